@@ -35,6 +35,7 @@ from typing import (
 import attrs
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 
+from hearth._util.foreign import Raised, called
 from hearth.errors import HearthError
 from hearth.fields import Fault
 from hearth.schema import Validator
@@ -194,12 +195,12 @@ def evaluated(annotation: Any, names: Mapping[str, Any], where: str) -> Any:
     """An annotation in which strings have been looked up in a module's names. Raises NotJson."""
     try:
         holder: Any = SimpleNamespace(__annotations__={"it": annotation})
-        return get_type_hints(holder, dict(names), include_extras=True)["it"]
-    except Exception as error:  # noqa: BLE001 - the author's expression is evaluated, and can raise anything
+        return called(get_type_hints, holder, dict(names), include_extras=True)["it"]
+    except Raised as raised:
         cure = "define it at the top of the module, and import it outside of `if TYPE_CHECKING`"
-        if isinstance(error, TypeError) and "unhashable" in str(error):
+        if isinstance(raised.error, TypeError) and "unhashable" in str(raised.error):
             cure = "write Annotated outermost: Annotated[T | None, {...}]"
-        raise NotJson(Fault(where, f"cannot be evaluated: {error}; {cure}")) from None
+        raise NotJson(Fault(where, f"cannot be evaluated: {raised.error}; {cure}")) from None
 
 
 def structurer(annotation: Any) -> Callable[[Any], Any]:
@@ -328,10 +329,10 @@ def _annotated(annotation: Any, more: tuple[Any, ...], where: str, within: tuple
 def _fields(cls: type, where: str = "") -> list[attrs.Attribute[Any]]:
     """The fields that the initialiser takes, with their types looked up. Raises NotJson."""
     try:
-        attrs.resolve_types(cls)
-    except Exception as error:  # noqa: BLE001 - the author's annotations are evaluated, and can raise anything
+        called(attrs.resolve_types, cls)
+    except Raised as raised:
         cure = "define it at the top of its module, and import it outside of `if TYPE_CHECKING`"
-        raise NotJson(Fault(where, f"{cls.__name__} cannot be evaluated: {error}; {cure}")) from None
+        raise NotJson(Fault(where, f"{cls.__name__} cannot be evaluated: {raised.error}; {cure}")) from None
     return [one for one in attrs.fields(cls) if one.init]
 
 

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 from attrs import frozen
+from outcome import Error, Value, acapture, capture
 
 from hearth._util.exceptions import only_cancelled
 from hearth.errors import CarrierError
@@ -149,11 +150,8 @@ class Portal:
         return Wait(self._ended, _nothing, self._ended)
 
     def _run(self, root: Callable[[], AbstractAsyncContextManager[T]], opened: Future[T]) -> None:
-        error: BaseException | None = None
-        try:
-            trio.run(self._main, root, opened)
-        except BaseException as raised:  # noqa: BLE001  raised again in the thread that waits
-            error = raised
+        ended = capture(trio.run, self._main, root, opened)
+        error = ended.error if isinstance(ended, Error) else None
         if not opened.done():
             opened.set_exception(error or self._gone())
             error = None
@@ -251,17 +249,15 @@ class _Call(Generic[T]):
         """Call the function and pass on its outcome; raises nothing."""
         future = self.wait.outcome
         with self._scope:
-            try:
-                value = await self._call()
-            except BaseException as error:  # noqa: BLE001  raised again in the thread that waits
-                if only_cancelled(error):
-                    self._portal.refuse(future, everywhere=self._abandoned)
-                else:
-                    future.set_exception(error)
-            else:
-                future.set_result(value)
+            outcome = await acapture(self._call)
+            if isinstance(outcome, Value):
+                future.set_result(outcome.value)
                 if self._abandoned:
-                    self._undo(value)
+                    self._undo(outcome.value)
+            elif only_cancelled(outcome.error):
+                self._portal.refuse(future, everywhere=self._abandoned)
+            else:
+                future.set_exception(outcome.error)
 
     def _abandon(self) -> None:
         self._portal.post(self._abandon_here)

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from attrs import frozen
 
 from hearth._util.files import read_file
+from hearth._util.foreign import Raised, called
 from hearth._util.toml import parse_toml
 from hearth.errors import ConfigError, HearthError, InvalidParams
 from hearth.fields import AnyMap, Anything, Fault, JsonValue, Table, Text, faults_of, join, near, unknown_key
@@ -88,9 +89,9 @@ def run_code(file: Path, data: bytes) -> list[CapabilitySource]:
     # content.
     linecache.cache[str(file)] = (len(data), None, text.splitlines(keepends=True), str(file))
     try:
-        exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  an operator's code may raise anything
-        wrong = f"{file}:{_line(error, file)}: {said(error)}"
+        called(exec, code, module.__dict__)
+    except Raised as raised:
+        wrong = f"{file}:{_line(raised.error, file)}: {raised}"
     else:
         if found := declared_in(module):
             return found
@@ -107,11 +108,6 @@ def declared_in(module: ModuleType) -> list[CapabilitySource]:
         if isinstance(source, CapabilitySource) and source.function.__module__ == module.__name__:
             found[id(source)] = source
     return list(found.values())
-
-
-def said(error: BaseException) -> str:
-    """An exception as one line of a message."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _module(file: Path) -> ModuleType:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import evolve, frozen
 
+from hearth._util.foreign import Raised, called
 from hearth.annotations import MISSING, NotJson, evaluated, object_schema, schema_of, structurer, unstructure, wire_name
 from hearth.fields import (
     ANY_NUMBER,
@@ -365,14 +366,14 @@ def checker(check: Callable[..., None] | None, structure: Structure) -> Callable
         if check is None:
             return
         try:
-            ask(check, structure(inputs))
-        except InputRefused:
-            raise
-        except Exception as error:
+            called(lambda: ask(check, structure(inputs)))
+        except Raised as raised:
+            if isinstance(raised.error, InputRefused):
+                raise raised.error from None
             names = named(check)
-            reason = f"cannot be checked: {type(error).__name__}: {error}"
             cure = f"Change {' or '.join(map(pointer, names)) or 'them'}"
-            raise InputRefused(reason, cure=cure, at=names[0] if len(names) == 1 else "") from error
+            at = names[0] if len(names) == 1 else ""
+            raise InputRefused(f"cannot be checked: {raised}", cure=cure, at=at) from raised.error
 
     return checked
 
@@ -451,9 +452,9 @@ def _from_parameters(
         for wire, value in inputs.items():
             name, make = makers[wire]
             try:
-                made[name] = make(value)
-            except Exception as error:
-                cure = f"Give {pointer(name)} a value that it takes"
+                made[name] = called(make, value)
+            except Raised as raised:
+                cure, error = f"Give {pointer(name)} a value that it takes", raised.error
                 raise InputRefused(str(error) or type(error).__name__, cure=cure, at=wire) from error
         return made
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from attrs import evolve, frozen
 from semantic_version import Version
 
+from hearth._util.foreign import Raised, called
 from hearth._util.text import nearest
 from hearth.errors import ShuttingDown
 from hearth.hcp.codec import dump, message
@@ -463,8 +464,8 @@ def _highest(floor: Risk, rules: Iterable[Escalation]) -> Risk:
 
 def _holds(rule: Escalation, inputs: Mapping[str, Any]) -> bool:
     try:
-        return bool(ask(rule.when, inputs))
-    except Exception:  # noqa: BLE001 - the author's function: any exception of it is "cannot be judged"
+        return called(lambda: bool(ask(rule.when, inputs)))
+    except Raised:
         return True
 
 
