@@ -41,11 +41,12 @@ from hearth._util.files import read_file
 from hearth._util.foreign import Raised, called
 from hearth._util.toml import parse_toml
 from hearth.errors import ConfigError, HearthError, InvalidParams
-from hearth.fields import AnyMap, Anything, Fault, JsonValue, Table, Text, faults_of, join, near, unknown_key
+from hearth.fields import AnyMap, Anything, Fault, JsonValue, Text, unknown_key
 from hearth.hcp.capability import MARK, CapabilitySource
 from hearth.protocol.known import known_by
 from hearth.protocol.methods import read_expect
 from hearth.schema import Validator
+from hearth.tables import Table, faults_of, join, near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

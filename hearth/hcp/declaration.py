@@ -29,18 +29,15 @@ from hearth.fields import (
     ListOf,
     MapOf,
     Parsed,
-    Table,
     Text,
-    faults_of,
-    join,
-    near,
 )
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety, SafetyEnvelope
 from hearth.hcp.inputs import InputRefused, ask, named, pointer
 from hearth.hcp.messages import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
-from hearth.hcp.safety import read_version
 from hearth.hcp.schemas import schema_faults
+from hearth.hcp.versions import read_version
 from hearth.schema import Validator
+from hearth.tables import Table, faults_of, join, near
 
 if TYPE_CHECKING:
     from hearth.hcp.capability import CapabilitySource

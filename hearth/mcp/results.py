@@ -320,21 +320,26 @@ def _summary(result: TaskResult) -> str:
     lines = [f"The plan is {result.status}: {done} of {count} succeeded."]
     if result.error is not None:
         lines.append(f"{result.error.rstrip('.')}.")
-    for index, step in enumerate(steps):
-        if step.status == "FAILED":
-            failure = _step_failure_text(step)
-            lines.append(f"Step {index}: {failure}")
-        elif step.rolled_back is not None:
-            undone = "it was rolled back" if step.rolled_back else "it could NOT be rolled back: look at it"
-            lines.append(f"Step {index}: {step.tool} succeeded, and {undone}.")
-        elif step.status == "RUNNING":
-            lines.append(f"Step {index}: {step.tool} is running.")
-        elif step.status == "CANCELLED" and step.latency_ms is not None:
-            lines.append(f"Step {index}: {step.tool} was cancelled {_how_far(step)}.")
+    said = ((index, _step_text(step)) for index, step in enumerate(steps))
+    lines += [f"Step {index}: {text}" for index, text in said if text is not None]
     never = sum(step.status == "CANCELLED" and step.latency_ms is None for step in steps)
     if never:
         lines.append(f"{never} {'step' if never == 1 else 'steps'} never began.")
     return "\n".join(lines)
+
+
+def _step_text(step: StepResult) -> str | None:
+    """Return what a summary has of a step; None for one that succeeded or never began, which the counts have."""
+    if step.status == "FAILED":
+        return _step_failure_text(step)
+    if step.rolled_back is not None:
+        undone = "it was rolled back" if step.rolled_back else "it could NOT be rolled back: look at it"
+        return f"{step.tool} succeeded, and {undone}."
+    if step.status == "RUNNING":
+        return f"{step.tool} is running."
+    if step.status == "CANCELLED" and step.latency_ms is not None:
+        return f"{step.tool} was cancelled {_how_far(step)}."
+    return None
 
 
 def _how_far(step: StepResult) -> str:
