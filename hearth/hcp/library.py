@@ -23,8 +23,10 @@ from hearth._util.text import nearest
 from hearth.config.model import is_path
 from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, Capability, CapabilitySet, CapabilitySource
-from hearth.hcp.capability_files import declared_in, read_plan, read_source, run_code, source_warnings
+from hearth.hcp.capability_files import declared_in, read_source, run_code
 from hearth.hcp.declaration import declare
+from hearth.hcp.plan_files import read_plan
+from hearth.hcp.source_check import source_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
