@@ -186,7 +186,7 @@ def _examine(args: Any) -> _Seen | None:
         if not {*map(type, names)} <= _TEXT:
             return None
         keys += names
-        found += [each for each in objects if each]
+        found += filter(None, objects)
         parts = [*chain.from_iterable(arrays), *chain.from_iterable(map(dict.values, objects))]
         left -= len(parts)
         if left < 0:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import math
 import unicodedata
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import frozen
@@ -206,7 +206,7 @@ def _draw_into(picture: Images.Image, plot: Plot, font: Font) -> None:
     pen.font = font
     shown = [_shown(name, values) for name, values in plot.series] if len(plot.series) > 1 else []
     y_label = plot.y_label or ("" if shown else plot.series[0][0])
-    low, high = _span((value for _, values in plot.series for value in values), 0.05)
+    low, high = _span(chain.from_iterable(values for _, values in plot.series), 0.05)
     rows = _ticks(low, high, 10)
     left = (3 if y_label else 1) * EM + int(max(font.getlength(label) for _, label in rows)) // SCALE * SCALE
     right = picture.width - EM - (int(max(map(font.getlength, shown))) + 3 * EM if shown else 0)
@@ -222,11 +222,7 @@ def _draw_into(picture: Images.Image, plot: Plot, font: Font) -> None:
     pen.text((middle, picture.height - EM), _fitting(plot.x_label, font, right - left), INK, anchor="mm")
     if y_label:
         _draw_upright(picture, area, y_label, font)
-    for number in range(len(plot.series)):
-        _draw_series(pen, plot, number, area)
-    _draw_legend(pen, area, shown)
-    if all(_is_gap(values) for _, values in plot.series):
-        pen.text((middle, (top + bottom) / 2), "nothing was measured", INK, anchor="mm")
+    _draw_all_series(pen, area, plot, shown)
 
 
 def _draw_grid(
@@ -253,7 +249,12 @@ def _draw_upright(picture: Images.Image, area: _Area, label: str, font: Font) ->
     picture.paste(strip.rotate(90, expand=True), (0, area.top))
 
 
-def _draw_legend(pen: Pens.ImageDraw, area: _Area, shown: list[str]) -> None:
+def _draw_all_series(pen: Pens.ImageDraw, area: _Area, plot: Plot, shown: list[str]) -> None:
+    for number in range(len(plot.series)):
+        _draw_series(pen, plot, number, area)
+    if all(_is_gap(values) for _, values in plot.series):
+        middle = (area.left + area.right) / 2, (area.top + area.bottom) / 2
+        pen.text(middle, "nothing was measured", INK, anchor="mm")
     for number, name in enumerate(shown):
         y = (1.5 + 1.5 * number) * EM + (area.top - EM)
         pen.line([(area.right + EM, y), (area.right + 2 * EM, y)], COLOURS[number], 3 * SCALE)

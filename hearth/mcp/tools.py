@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from attrs import frozen
 
 from hearth.errors import PermissionDenied, ToolNotFound
-from hearth.mcp.arguments import Arguments, flat, plain, portable, same
+from hearth.mcp.arguments import Arguments, same
 from hearth.mcp.names import (
     CARD_TOOLS,
     CLOSED,
@@ -28,6 +28,7 @@ from hearth.mcp.names import (
     mcp_name,
 )
 from hearth.mcp.results import PLAN_RESULT
+from hearth.mcp.schemas import flat, plain, portable
 from hearth.protocol.methods import PRIORITIES
 from hearth.tools import CARD_NAMESPACE, DEFAULT_RATES, RISK_NAMES
 

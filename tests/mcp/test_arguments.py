@@ -11,7 +11,8 @@ from jsonschema import Draft202012Validator
 
 from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
-from hearth.mcp.arguments import MOST_FAULTS, Arguments, flat, usage
+from hearth.mcp.arguments import MOST_FAULTS, Arguments, usage
+from hearth.mcp.schemas import flat
 from hearth.mcp.tools import CARD_DEFINITIONS, PLAN_DEFINITION, ToolView, near_tools, search
 
 VIEW = ToolView([tool.to_wire() for tool in reference_pages.registry().values()])

@@ -14,7 +14,7 @@ from support.mcp import RawMcp
 import hearth
 from hearth.actors.bridges.mcp import guidance
 from hearth.config.model import Config, FilesConfig, ToolsConfig
-from hearth.mcp.arguments import plain
+from hearth.mcp.schemas import plain
 from hearth.mcp.tools import CARD_DEFINITIONS, HALT_DEFINITION, PLAN_DEFINITION, ToolView
 
 CONFIG = """\
