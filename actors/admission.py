@@ -23,7 +23,7 @@ from hearth.actors.loop import LoopSubmit
 from hearth.actors.step import Expectation, StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
-from hearth.mcp.tools import check_use
+from hearth.mcp.card_tools import check_use
 from hearth.policy.memory import FEED_BYTES
 from hearth.policy.rules import TAINTED_FROM_RISK, Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal

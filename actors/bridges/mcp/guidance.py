@@ -22,7 +22,7 @@ from hearth.actors.bridges.mcp.provider import Provider, Refused
 from hearth.mcp.arguments import Arguments, Fault
 from hearth.mcp.names import HALT, LONGEST_SHOWN, PLAN
 from hearth.mcp.results import suggested_tool, tried_by, wrong_arguments
-from hearth.mcp.tools import near_tools, search
+from hearth.mcp.search import near_tools, search
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -47,9 +47,11 @@ from hearth.api import Step
 from hearth.config.model import CARDS
 from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, MethodNotFound, RpcError
 from hearth.mcp.arguments import MOST_FAULTS, Arguments, Fault, same, usage
-from hearth.mcp.names import HALT, LONGEST_SHOWN, META_EXPECT, META_KEY, PLAN, icon, mcp_name
+from hearth.mcp.families import icon
+from hearth.mcp.names import HALT, LONGEST_SHOWN, META_EXPECT, META_KEY, PLAN, mcp_name
+from hearth.mcp.plan_tool import CONSTRAINTS, HALT_DEFINITION, PLAN_DEFINITION, PLAN_INPUT
 from hearth.mcp.results import Call, of_error, of_halt, unknown_tool, wrong_arguments
-from hearth.mcp.tools import CONSTRAINTS, HALT_DEFINITION, PLAN_DEFINITION, PLAN_INPUT, near_tools
+from hearth.mcp.search import near_tools
 from hearth.policy.memory import unlimited
 from hearth.protocol.methods import MOST_KEY, read_expect
 
