@@ -27,7 +27,7 @@ from hearth.mcp.card_tools import check_use
 from hearth.policy.memory import FEED_BYTES
 from hearth.policy.rules import TAINTED_FROM_RISK, Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
-from hearth.protocol.methods import StepSpec
+from hearth.protocol.submissions import StepSpec
 from hearth.schema import Validator
 from hearth.tools import SIGNALS, Use, no_paths
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hearth.policy.memory import Account
     from hearth.policy.rules import ApprovalRule, Grant, RateLimits
     from hearth.protocol.known import KnownMembers, UnknownMember
-    from hearth.protocol.methods import TaskSubmit
+    from hearth.protocol.submissions import TaskSubmit
     from hearth.tools import Drive, PathGuard, PathUse, Resolved, Tool, ToolRegistry
 
 RpcErrorT = TypeVar("RpcErrorT", bound=RpcError)

@@ -91,9 +91,9 @@ from hearth.protocol.methods import (
     SessionClose,
     TaskCancel,
     TaskGet,
-    TaskSubmit,
     ToolList,
 )
+from hearth.protocol.submissions import TaskSubmit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from hearth.errors import EffectNotSeen, RpcError, effect_of
 from hearth.policy.memory import STEP_BYTES
 from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
-from hearth.protocol.methods import PRIORITIES, Constraints
+from hearth.protocol.submissions import PRIORITIES, Constraints
 from hearth.tools import SIGNALS, Done, KnownOutputs, Use
 
 if TYPE_CHECKING:

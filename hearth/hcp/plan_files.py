@@ -19,7 +19,7 @@ from hearth.errors import HearthError, InvalidParams
 from hearth.fields import AnyMap, Anything, Fault, JsonValue, Text, unknown_key
 from hearth.hcp.capability import CapabilitySource
 from hearth.protocol.known import known_by
-from hearth.protocol.methods import read_expect
+from hearth.protocol.submissions import read_expect
 from hearth.schema import Validator
 from hearth.tables import Table, faults_of, join, near
 

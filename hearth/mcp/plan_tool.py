@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hearth.mcp.families import icon
 from hearth.mcp.names import HALT, PLAN
 from hearth.mcp.results import PLAN_RESULT
-from hearth.protocol.methods import PRIORITIES
+from hearth.protocol.submissions import PRIORITIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

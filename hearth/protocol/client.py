@@ -315,6 +315,9 @@ def read_event(value: Any) -> TaskEvent:
 _INDEX = (int, type(None))
 
 
+_NO_ROLLBACK: Mapping[int | None, Any] = {}
+
+
 class TaskOutcome:
     """The result of a task by its events: what task.get answers after `task_finish`, without the request.
 
@@ -328,7 +331,7 @@ class TaskOutcome:
         self._last_seq = 0
         self._missed = False
         self._finished: dict[int | None, Mapping[str, Any]] = {}
-        self._rolled_back: dict[int | None, Any] | None = None
+        self._rolled_back: Mapping[int | None, Any] = _NO_ROLLBACK
         self._end: Mapping[str, Any] | None = None
 
     def take(self, event: TaskEvent) -> None:
@@ -341,8 +344,7 @@ class TaskOutcome:
         elif event.phase == "task_finish":
             self._end = event.data
         elif event.phase == "progress" and "rolled_back" in event.data:
-            self._rolled_back = self._rolled_back or {}
-            self._rolled_back[event.step_index] = event.data["rolled_back"]
+            self._rolled_back = {**self._rolled_back, event.step_index: event.data["rolled_back"]}
 
     def result_of(self, tool: str) -> Mapping[str, Any] | None:
         """Return the result of the only step of a task that succeeded; None if there is more to say, or less."""
@@ -373,7 +375,7 @@ class TaskOutcome:
             elif step.get("tool") != tool or not _is_terminal(step.get("status")):
                 return None
             steps.append(dict(step))
-        for at, rolled_back in (self._rolled_back or {}).items():
+        for at, rolled_back in self._rolled_back.items():
             if type(at) is not int or not 0 <= at < len(steps):
                 return None
             steps[at]["rolled_back"] = rolled_back

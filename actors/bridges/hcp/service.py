@@ -46,7 +46,7 @@ from hearth.hcp.token import TokenError
 from hearth.policy.memory import JOB_BYTES
 from hearth.policy.rules import Buckets, Rate, too_often
 from hearth.protocol.framing import parsed_bytes
-from hearth.protocol.methods import (
+from hearth.protocol.hcp_methods import (
     HcpArtifact,
     HcpAttach,
     HcpCapabilities,

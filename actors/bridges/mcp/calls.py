@@ -44,7 +44,7 @@ from hearth.mcp.arguments import Fault, closest, usage
 from hearth.mcp.names import LONGEST_SHOWN, META_KEY, META_TASK
 from hearth.mcp.results import Call, of_error, of_step, of_task, wrong_arguments
 from hearth.protocol.jsonrpc import require_depth
-from hearth.protocol.methods import NO_CONSTRAINTS
+from hearth.protocol.submissions import NO_CONSTRAINTS
 from hearth.shown import StepNotes, plan_lines, prose
 from hearth.tools import RISK_NAMES
 

@@ -53,7 +53,7 @@ from hearth.mcp.plan_tool import CONSTRAINTS, HALT_DEFINITION, PLAN_DEFINITION, 
 from hearth.mcp.results import Call, of_error, of_halt, unknown_tool, wrong_arguments
 from hearth.mcp.search import near_tools
 from hearth.policy.memory import unlimited
-from hearth.protocol.methods import MOST_KEY, read_expect
+from hearth.protocol.submissions import MOST_KEY, read_expect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -36,7 +36,8 @@ from hearth.policy.paths import PathGuard
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry, PrincipalRates, RateLimits, decide
 from hearth.protocol.known import known_by
-from hearth.protocol.methods import METHODS, read_expect
+from hearth.protocol.methods import METHODS
+from hearth.protocol.submissions import read_expect
 from hearth.schema import Validator, authority
 from hearth.tools import CARD_NAMESPACE, ToolRegistry
 
