@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hearth.drivers.linux.survey import Node, OnMachine, ProfileProblem, Sockets, real
+from hearth.drivers.linux.survey import DeviceNode, OnMachine, ProfileProblem, Sockets, real
 from hearth.drivers.modbus.codec import BadAnswer, RtuFraming, TcpFraming, read_request
 from hearth.drivers.serial_port.machine import port_problems
 
@@ -195,10 +195,10 @@ class ModbusMachine(OnMachine):
         """See `OnMachine.faults`."""
         return () if spec.path is None else port_problems(f"{at}.path", spec.path, look)
 
-    def files(self, spec: ModbusSpec, sys: Path) -> Iterator[Node]:
+    def files(self, spec: ModbusSpec, sys: Path) -> Iterator[DeviceNode]:
         """Yield the node of a serial line."""
         if spec.driver == "rtu":
-            yield Node(f"modbus line {spec.line}", real(spec.path))
+            yield DeviceNode(f"modbus line {spec.line}", real(spec.path))
 
     def sockets(self, specs: Sequence[ModbusSpec]) -> Iterator[Sockets]:
         """Yield the ports of lines over TCP."""

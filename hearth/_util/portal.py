@@ -187,7 +187,7 @@ class Portal:
 
         The outcome is CarrierError when the portal closes. Raises RuntimeError in a forked child.
         """
-        made = _Call(self, call, lost)
+        made = _PortalCall(self, call, lost)
         self._submit(made)
         return made.wait
 
@@ -201,7 +201,7 @@ class Portal:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(function, *args)
 
-    def _submit(self, call: _Call[Any]) -> None:
+    def _submit(self, call: _PortalCall[Any]) -> None:
         if self.forked:
             raise RuntimeError(
                 f"this process was forked from the one that called {self.name}, whose connection stays there; "
@@ -215,7 +215,7 @@ class Portal:
         except trio.RunFinishedError:
             self.refuse(call.wait.outcome, everywhere=threading.current_thread() is threading.main_thread())
 
-    def begin(self, call: _Call[Any]) -> None:
+    def begin(self, call: _PortalCall[Any]) -> None:
         """Begin a call; in the Trio thread."""
         if self._nursery is not None:
             self._nursery.start_soon(call.run)
@@ -231,7 +231,7 @@ class Portal:
         return CarrierError(f"what {self.name} opened is closed; call {self.name} again")
 
 
-class _Call(Generic[T]):
+class _PortalCall(Generic[T]):
     """One call of a Trio function from another thread."""
 
     def __init__(
@@ -277,7 +277,7 @@ class _Call(Generic[T]):
             async def undone() -> None:
                 await undo(value)
 
-            self._portal.begin(_Call(self._portal, undone))
+            self._portal.begin(_PortalCall(self._portal, undone))
 
 
 class Held(Generic[T]):

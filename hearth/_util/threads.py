@@ -8,7 +8,7 @@ not return. `IMPORTING` is for imports outside the main thread.
 Theory of operation of a `Helper`. A file that the kernel keeps in memory answers within microseconds, less than a turn
 of the loop costs. So `Helper.call` blocks the calling thread for at most `PATIENCE_S`, and nearly every call is `done`
 when it returns. A call that is not done goes on in the helper's thread: the caller waits for it beside the loop
-(`Call.wait`, `Call.then`), and gives the helper nothing else until then, or the loop would spend its patience again.
+(`HelperCall.wait`, `HelperCall.then`), and gives the helper nothing else until then, or the loop would spend its patience again.
 
 The two threads take turns, and waking another processor takes many times as long as such a call. So the caller stays on
 its processor for as long as it waits in place, and the helper moves there. Where they may not, they are slower and
@@ -87,7 +87,7 @@ def _value(outcome: Value[T] | Error) -> T:
     return outcome.value
 
 
-class Call(Generic[T]):
+class HelperCall(Generic[T]):
     """A call that a helper's thread makes. The Trio thread uses it, and the helper fills it in."""
 
     __slots__ = ("_ended", "_outcome", "_wakes", "_work", "done", "processor")
@@ -148,9 +148,9 @@ class Helper:
     def __init__(self, name: str) -> None:
         self._name = name
         self._process = 0
-        self._calls: SimpleQueue[Call[Any] | None] | None = None
+        self._calls: SimpleQueue[HelperCall[Any] | None] | None = None
 
-    def call(self, work: Callable[[], T], patience: float | None = None) -> Call[T]:
+    def call(self, work: Callable[[], T], patience: float | None = None) -> HelperCall[T]:
         """Have `work` called; wait in place for at most `patience` seconds (`PATIENCE_S`; -1: until it has ended)."""
         if self._calls is None or self._process != os.getpid():
             # A fork has no threads.
@@ -159,10 +159,10 @@ class Helper:
             weakref.finalize(self, self._calls.put, None).atexit = False
             threading.Thread(target=_make, args=(self._calls,), name=self._name, daemon=True).start()
         if patience == 0:
-            call = Call(work)
+            call = HelperCall(work)
             self._calls.put(call)
             return call
-        call = Call(work, _processor()())
+        call = HelperCall(work, _processor()())
         allowed = _move(call.processor)
         try:
             self._calls.put(call)
@@ -174,7 +174,7 @@ class Helper:
         return call
 
 
-def _make(calls: SimpleQueue[Call[Any] | None]) -> None:
+def _make(calls: SimpleQueue[HelperCall[Any] | None]) -> None:
     here = -1
     while (call := calls.get()) is not None:
         call.run()

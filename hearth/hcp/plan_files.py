@@ -54,7 +54,7 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 @frozen
-class _PlanStep:
+class _FileStep:
     tool: str
     args: Mapping[str, Any]
     expect: Mapping[str, Any] | None = None
@@ -101,7 +101,7 @@ def _declared(about: Table) -> tuple[dict[str, Any], dict[str, str]]:
     return values, places
 
 
-def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _PlanStep | None:
+def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _FileStep | None:
     name, args = table.take("tool", Text("a tool's name")), table.take("args", AnyMap(), {})
     expect = table.take("expect", AnyMap(), None)
     table.done()
@@ -119,7 +119,7 @@ def _step(table: Table, inputs: Any, registry: ToolRegistry) -> _PlanStep | None
         _check_args(table, args, registry[name])
         if expect is not None:
             _check_expect(Table(expect, table.at("expect"), table.faults), registry)
-    return _PlanStep(name, args, expect)
+    return _FileStep(name, args, expect)
 
 
 def _check_expect(table: Table, registry: ToolRegistry) -> None:
@@ -138,7 +138,7 @@ def _check_expect(table: Table, registry: ToolRegistry) -> None:
         _check_args(table, read.args, registry[read.tool])
 
 
-def _tools(step: _PlanStep) -> tuple[str, ...]:
+def _tools(step: _FileStep) -> tuple[str, ...]:
     """Return the tools that a step uses."""
     return (step.tool,) if step.expect is None else (step.tool, step.expect["tool"])
 
@@ -226,7 +226,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _function(steps: Sequence[_PlanStep]) -> Callable[..., Any]:
+def _function(steps: Sequence[_FileStep]) -> Callable[..., Any]:
     """The function that does the steps, one after another."""
 
     async def run(job: Any, /, **inputs: Any) -> dict[str, Any]:

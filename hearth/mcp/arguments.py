@@ -37,7 +37,7 @@ _LEVELS = {"high": 1, "on": 1, "true": 1, "yes": 1, "low": 0, "off": 0, "false":
 
 
 @frozen
-class Fault:
+class ArgumentFault:
     """One fault of a call's arguments."""
 
     path: str
@@ -55,7 +55,7 @@ class Checked:
 
     arguments: Any
     """The arguments to submit, with numbers for numbers; if there are faults, as they were given."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ArgumentFault, ...] = ()
     corrected: Any = None
     """With faults: arguments that would fit together with those of `lacking`, if the cures are certain; else None."""
     lacking: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Arguments:
         if not faults:
             assert self._validator is not None
             where, reason = self._validator.explain(taken)
-            faults = (Fault(f"{at}{where}", reason),)
+            faults = (ArgumentFault(f"{at}{where}", reason),)
         corrected = _corrected(taken, self.schema)
         lacking = tuple(name for name in self.schema.get("required", ()) if name not in corrected)
         others = [name for name in self.schema.get("required", ()) if name in corrected]
@@ -178,11 +178,11 @@ def _several(text: str, kinds: set[str], schema: Mapping[str, Any]) -> Iterator[
         yield _taken([part.strip() for part in text.split(",")], schema)
 
 
-def _faults(value: Any, schema: Any, at: str) -> Iterator[Fault]:
+def _faults(value: Any, schema: Any, at: str) -> Iterator[ArgumentFault]:
     """Yield the faults of a value: those of its members, if it is an object or array as the schema wants."""
     if not isinstance(schema, dict) or _fits(value, schema):
         return
-    inner: Iterator[Fault] = iter(())
+    inner: Iterator[ArgumentFault] = iter(())
     if isinstance(value, dict) and ("properties" in schema or schema.get("additionalProperties") is False):
         inner = _member_faults(value, schema, at)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
@@ -193,22 +193,22 @@ def _faults(value: Any, schema: Any, at: str) -> Iterator[Fault]:
     yield from inner
 
 
-def _member_faults(value: Mapping[str, Any], schema: Mapping[str, Any], at: str) -> Iterator[Fault]:
+def _member_faults(value: Mapping[str, Any], schema: Mapping[str, Any], at: str) -> Iterator[ArgumentFault]:
     properties = object_of(schema.get("properties"))
     renamed = _renamed(value, schema)
     for name in _unknown(value, schema):
-        yield Fault(f"{at}/{escaped(name)}", _unknown_name(name, renamed.get(name), properties))
+        yield ArgumentFault(f"{at}/{escaped(name)}", _unknown_name(name, renamed.get(name), properties))
     meant = set(renamed.values())
     for name in schema.get("required", ()):
         if name not in value and name not in meant:
-            yield Fault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
+            yield ArgumentFault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
     for name, member in value.items():
         known = renamed.get(name) or name
         other, either = _as_other_bytes(known, member, properties), _bytes_or_digits(known, member, properties)
         if either is not None:
-            yield Fault(f"{at}/{known}", f"this is not base64; did you mean {either}?")
+            yield ArgumentFault(f"{at}/{known}", f"this is not base64; did you mean {either}?")
         elif other is not None:
-            yield Fault(f"{at}/{known}", f"this is not base64; did you mean {_json(other[0])}, or base64?")
+            yield ArgumentFault(f"{at}/{known}", f"this is not base64; did you mean {_json(other[0])}, or base64?")
         elif known in properties:
             yield from _faults(_taken(member, properties[known]), properties[known], f"{at}/{escaped(known)}")
 
@@ -266,12 +266,12 @@ def _certain_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tupl
     return other or (name, value)
 
 
-def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> Fault:
+def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> ArgumentFault:
     # The name does not matter: only the place within the value is used.
     where, reason = Validator({"properties": {"it": schema}}).explain({"it": value})
     near = _both(value, schema) or _json(_meant(value, schema))
     cure = "" if near == "null" else f"; did you mean {near}?"
-    return Fault(f"{at}{where.removeprefix('/it')}", f"{reason}{cure or _wanted(schema)}")
+    return ArgumentFault(f"{at}{where.removeprefix('/it')}", f"{reason}{cure or _wanted(schema)}")
 
 
 def _both(value: Any, schema: Mapping[str, Any]) -> str | None:

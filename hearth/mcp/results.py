@@ -22,7 +22,7 @@ from hearth.errors import (
     from_wire,
 )
 from hearth.mcp.advice import WORLD, advice, world
-from hearth.mcp.arguments import Fault
+from hearth.mcp.arguments import ArgumentFault
 from hearth.mcp.names import LONGEST_SHOWN, META_ERROR, META_TASK, mcp_name
 from hearth.shown import prose
 
@@ -108,7 +108,7 @@ def of_halt(status: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": content, "structuredContent": structured, "isError": False}
 
 
-def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None = None) -> dict[str, Any]:
+def of_error(error: HearthError, *, plan: bool = False, corrected: SuggestedCall | None = None) -> dict[str, Any]:
     """Return the CallToolResult of a refusal of the whole call.
 
     `plan`: the call was a plan, so that pointers lead into its steps. `error` may also be a CarrierError. `corrected`:
@@ -120,7 +120,7 @@ def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None =
     if isinstance(error, InvalidParams):
         data = error.data or {}
         tool = data.get("tool")
-        fault = Fault(_pointer(error, plan=plan), str(data.get("reason") or error.message).rstrip("."))
+        fault = ArgumentFault(_pointer(error, plan=plan), str(data.get("reason") or error.message).rstrip("."))
         cure = f"Correct {fault.path or 'the arguments'} as the tool's inputSchema says, and call it again."
         what = tool if plan or not isinstance(tool, str) else mcp_name(tool)
         return wrong_arguments(
@@ -132,10 +132,10 @@ def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None =
 
 def wrong_arguments(
     tool: str,
-    faults: Sequence[Fault],
+    faults: Sequence[ArgumentFault],
     cure: str,
     *,
-    corrected: Call | None = None,
+    corrected: SuggestedCall | None = None,
     error: RpcError | None = None,
 ) -> dict[str, Any]:
     """Return the CallToolResult of a call that was not run, because of its arguments.
@@ -156,7 +156,7 @@ def wrong_arguments(
 
 
 def unknown_tool(
-    name: str, near: Sequence[str] = (), *, corrected: Call | None = None, error: RpcError | None = None
+    name: str, near: Sequence[str] = (), *, corrected: SuggestedCall | None = None, error: RpcError | None = None
 ) -> dict[str, Any]:
     """Return the CallToolResult of a call of no known tool; `near` are names that may have been meant.
 
@@ -174,7 +174,7 @@ def unknown_tool(
     return _failed("\n".join(lines), {META_ERROR: meta})
 
 
-def _suggested(call: Call, meta: dict[str, Any]) -> str:
+def _suggested(call: SuggestedCall, meta: dict[str, Any]) -> str:
     """Return the line that suggests a call, and add the call to `meta` for programs."""
     meta["try"] = {"name": call.tool, "arguments": call.arguments}
     if call.lacking:
@@ -196,12 +196,12 @@ def tried_by(outcome: Mapping[str, Any], tool: str) -> dict[str, Any]:
     meta = dict(error)
     first, *more = outcome["content"]
     text = first["text"].rpartition("\n")[0]
-    said = _text(f"{text}\n{_suggested(Call(tool, suggested, tuple(error.get('lacking', ()))), meta)}")
+    said = _text(f"{text}\n{_suggested(SuggestedCall(tool, suggested, tuple(error.get('lacking', ()))), meta)}")
     return {**outcome, "content": [said, *more], "_meta": {**outcome["_meta"], META_ERROR: meta}}
 
 
 @frozen
-class Call:
+class SuggestedCall:
     """A call of a tool, as it can be suggested."""
 
     tool: str

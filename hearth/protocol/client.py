@@ -258,30 +258,30 @@ def read_task(value: Any) -> TaskResult:
 
     Raises ProtocolViolation, which names the place, for a known member of another type than the draft's.
     """
-    task = _Reader("task", value)
+    task = _ObjectReader("task", value)
     steps = task.parts("steps", StepResult)
     return task.read(TaskResult, intent=task.optional("intent", str) or "", steps=steps)
 
 
 def read_halt(value: Any) -> HaltStatus:
     """Return the result of halt, halt.status and halt.reset. Raises ProtocolViolation as `read_task` does."""
-    halt = _Reader("halt", value)
+    halt = _ObjectReader("halt", value)
     return halt.read(HaltStatus, halted=bool(halt.optional("halted", bool)))
 
 
 def read_plan(value: Any) -> Plan:
     """Return a plan of plan.prepare or plan.get. Raises ProtocolViolation as `read_task` does."""
-    plan = _Reader("plan", value)
+    plan = _ObjectReader("plan", value)
     steps = plan.parts("steps", PlanStep, required=True)
     return _read_listed(plan, Plan, steps=steps, step_count=len(steps))
 
 
 def read_plan_summary(value: Any) -> PlanSummary:
     """Return a plan of plan.list. Raises ProtocolViolation as `read_task` does."""
-    return _read_listed(_Reader("plan", value), PlanSummary)
+    return _read_listed(_ObjectReader("plan", value), PlanSummary)
 
 
-def _read_listed(plan: _Reader, cls: type[T], **given: Any) -> T:
+def _read_listed(plan: _ObjectReader, cls: type[T], **given: Any) -> T:
     flags = {name: plan.members.get(name) is True for name in ("own", "may_approve")}
     return plan.read(cls, state=plan.text("state"), principal=plan.text("principal"), **flags, **given)
 
@@ -301,7 +301,7 @@ def read_event(value: Any) -> TaskEvent:
         # The usual case first: this runs for every event.
         if type(task_id) is type(phase) is type(ts) is str and type(seq) is int and type(step_index) in _INDEX:
             return TaskEvent(task_id, seq, cast("Phase", phase), ts, step_index, data)
-    event = _Reader("task.event", value)
+    event = _ObjectReader("task.event", value)
     return TaskEvent(
         event.text("task_id"),
         event.optional("seq", int) or 0,
@@ -407,7 +407,7 @@ def _kinds_of(cls: Hashable) -> Mapping[str, Any]:
     return {name: get_origin(hint) or hint for name, hint in required.items()}
 
 
-class _Reader:
+class _ObjectReader:
     """An object at a known place, read member by member."""
 
     __slots__ = ("members", "place")
@@ -430,7 +430,7 @@ class _Reader:
 
     def parts(self, name: str, cls: type[T], *, required: bool = False) -> tuple[T, ...]:
         listed = self.optional(name, Sequence, required=required) or ()
-        return tuple([_Reader(f"{self.place}.{name}[{at}]", part).read(cls) for at, part in enumerate(listed)])
+        return tuple([_ObjectReader(f"{self.place}.{name}[{at}]", part).read(cls) for at, part in enumerate(listed)])
 
     def text(self, name: str) -> str:
         return cast("str", self.optional(name, str, required=True))
