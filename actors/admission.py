@@ -23,11 +23,11 @@ from hearth.actors.loop import LoopSubmit
 from hearth.actors.step import Expectation, StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
-from hearth.mcp.tools import check_use
+from hearth.mcp.card_tools import check_use
 from hearth.policy.memory import FEED_BYTES
 from hearth.policy.rules import TAINTED_FROM_RISK, Rate, too_often
 from hearth.protocol.known import MOST_NAMED, refusal
-from hearth.protocol.methods import StepSpec
+from hearth.protocol.submissions import StepSpec
 from hearth.schema import Validator
 from hearth.tools import SIGNALS, Use, no_paths
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from hearth.actors.step import TaskServices
     from hearth.actors.task_registry import TaskRegistry
     from hearth.api import Expect
-    from hearth.drivers.named import Signals
+    from hearth.drivers.named import BoardSignals
     from hearth.policy.memory import Account
     from hearth.policy.rules import ApprovalRule, Grant, RateLimits
     from hearth.protocol.known import KnownMembers, UnknownMember
-    from hearth.protocol.methods import TaskSubmit
-    from hearth.tools import Drive, PathGuard, PathUse, Resolved, Tool, ToolRegistry
+    from hearth.protocol.submissions import TaskSubmit
+    from hearth.tools import Drive, GuardedPaths, PathUse, Resolved, Tool, ToolRegistry
 
 RpcErrorT = TypeVar("RpcErrorT", bound=RpcError)
 Act: TypeAlias = "tuple[int, str, Mapping[str, Any]]"
@@ -70,13 +70,13 @@ class Checks:
     registry: ToolRegistry
     validators: Mapping[str, Validator]
     buses: Mapping[str, Bus]
-    paths: PathGuard
+    paths: GuardedPaths
     max_steps: int
     known: Mapping[str, KnownMembers]
     """The args that a tool's schema names, for tools whose schema allows no others."""
     interlocks: Interlocks | None = None
     """The interlocks of the board, if it has any."""
-    signals: Signals | None = None
+    signals: BoardSignals | None = None
     """What the board's profile names; None: nothing."""
     resolved: frozenset[str] = field(
         init=False,
@@ -287,7 +287,7 @@ def _check_interlocks(
 
 
 def _check_scope(
-    calls: Sequence[RequestedCall], runs: Sequence[StepRun], grant: Grant, signals: Signals | None
+    calls: Sequence[RequestedCall], runs: Sequence[StepRun], grant: Grant, signals: BoardSignals | None
 ) -> None:
     """Raise PermissionDenied for a call that uses hardware outside of the policy entry's scope."""
     for call, run in zip(calls, runs, strict=True):
@@ -319,7 +319,7 @@ def _check_risks(
     runs: Sequence[StepRun],
     grant: Grant,
     missing: Missing,
-    signals: Signals | None,
+    signals: BoardSignals | None,
 ) -> None:
     """Raise PermissionDenied for a step above the risk cap or outside of the scope, ApprovalRequired without it."""
     level = submit.constraints.max_risk_level
@@ -347,7 +347,9 @@ def _check_risks(
         raise _at_step(rule.refusal(reason, cure), call)
 
 
-def _check_paths(calls: Sequence[RequestedCall], runs: Sequence[StepRun], paths: PathGuard, verdicts: Verdicts) -> None:
+def _check_paths(
+    calls: Sequence[RequestedCall], runs: Sequence[StepRun], paths: GuardedPaths, verdicts: Verdicts
+) -> None:
     """Check paths with the guard, without waiting for a disk. Raises PermissionDenied or Unchecked."""
     uses = []
     for call, run in zip(calls, runs, strict=True):
@@ -366,7 +368,7 @@ def _check_paths(calls: Sequence[RequestedCall], runs: Sequence[StepRun], paths:
             raise _at_step(error, call) from None
 
 
-def check_paths_blocking(uses: Sequence[PathUse], paths: PathGuard) -> Verdicts:
+def check_paths_blocking(uses: Sequence[PathUse], paths: GuardedPaths) -> Verdicts:
     """Return the guard's verdict on each path; blocks for as long as a disk takes."""
     verdicts: dict[PathUse | Interlock, RpcError | None] = {}
     for use in uses:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from hearth._util.threads import Call
+    from hearth._util.threads import HelperCall
     from hearth.agentcard.build import CardEndpoint
     from hearth.config.listen import HttpConfig
     from hearth.config.model import CardConfig
@@ -222,7 +222,7 @@ class PublishedCard:
         written.then(partial(self._is_written, written))
         return True
 
-    def _is_written(self, written: Call[None]) -> bool:
+    def _is_written(self, written: HelperCall[None]) -> bool:
         try:
             written.get()
         except OSError as error:

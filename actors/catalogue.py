@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from hearth._version import __version__
+from hearth.mcp.card_tools import CARD_DEFINITIONS, usable
 from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, by_mcp_name
-from hearth.mcp.tools import CARD_DEFINITIONS, HALT_DEFINITION, PLAN_DEFINITION, ToolView, usable
+from hearth.mcp.plan_tool import HALT_DEFINITION, PLAN_DEFINITION
+from hearth.mcp.tools import ToolView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

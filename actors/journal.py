@@ -64,7 +64,7 @@ from hearth.errors import AuditUnavailable, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hearth._util.threads import Call
+    from hearth._util.threads import HelperCall
     from hearth.audit.record import Head
     from hearth.audit.recovery import Recovery
     from hearth.audit.tree import Tree
@@ -108,7 +108,7 @@ class _Post(NamedTuple):
     records: tuple[Mapping[str, Any], ...]
     receipt: Receipt | None
     minor: bool = False
-    written: Call[None] | None = None
+    written: HelperCall[None] | None = None
 
 
 class Journal:
@@ -460,7 +460,7 @@ class Journal:
             self._underway -= underway
 
     async def _append(
-        self, records: list[Stamped], *, spend: bool = False, written: Call[None] | None = None, own: bool = False
+        self, records: list[Stamped], *, spend: bool = False, written: HelperCall[None] | None = None, own: bool = False
     ) -> None:
         """Append records to the log, or wait for the call that does it. Raises LogFailed.
 
@@ -483,7 +483,7 @@ class Journal:
             raise
         written.get()
 
-    async def _outlast(self, written: Call[None], *, own: bool) -> None:
+    async def _outlast(self, written: HelperCall[None], *, own: bool) -> None:
         """Refuse what is posted until a call that the disk has not answered has ended.
 
         The log has then failed, and the next commit resumes it. The records of the call itself may be written. Posts

@@ -46,7 +46,7 @@ from hearth.actors.bus.loop_thread import HALTED, LoopThread, MachineClock
 from hearth.actors.bus.queue import Requester, Ticket
 from hearth.actors.step import StepRun, StepScope
 from hearth.errors import AuditUnavailable, DeviceError, InvalidParams, LoopStopped
-from hearth.protocol.methods import StepSpec, TaskSubmit
+from hearth.protocol.submissions import StepSpec, TaskSubmit
 from hearth.tools import Tool
 
 if TYPE_CHECKING:

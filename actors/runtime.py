@@ -44,8 +44,8 @@ from hearth.config.model import AskConfig, HcpConfig, TasksConfig
 from hearth.drivers.profile import HaltSpec
 from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown, TaskNotFound
 from hearth.hcp.capability import CapabilitySet
+from hearth.mcp.card_tools import BY_NAME as CARD_TOOLS
 from hearth.mcp.names import endpoints
-from hearth.mcp.tools import BY_NAME as CARD_TOOLS
 from hearth.policy.change import compare
 from hearth.policy.memory import MemoryBudget
 from hearth.policy.principal import owns_process

@@ -71,7 +71,7 @@ from hearth.errors import (
     ShuttingDown,
     TaskNotFound,
 )
-from hearth.mcp.tools import BY_NAME as CARD_TOOLS
+from hearth.mcp.card_tools import BY_NAME as CARD_TOOLS
 from hearth.policy.memory import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.policy.rules import PrincipalRates, RateLimits
 from hearth.protocol.methods import (
@@ -91,9 +91,9 @@ from hearth.protocol.methods import (
     SessionClose,
     TaskCancel,
     TaskGet,
-    TaskSubmit,
     ToolList,
 )
+from hearth.protocol.submissions import TaskSubmit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence

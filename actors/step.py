@@ -20,7 +20,7 @@ from hearth.errors import EffectNotSeen, RpcError, effect_of
 from hearth.policy.memory import STEP_BYTES
 from hearth.policy.rules import EVERYTHING
 from hearth.protocol.jsonrpc import sendable_error
-from hearth.protocol.methods import PRIORITIES, Constraints
+from hearth.protocol.submissions import PRIORITIES, Constraints
 from hearth.tools import SIGNALS, Done, KnownOutputs, Use
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hearth.api import Expect, Status
     from hearth.errors import Effect
     from hearth.policy.rules import Buckets, Scope
-    from hearth.tools import PathGuard, Tool, Transaction, Undo
+    from hearth.tools import GuardedPaths, Tool, Transaction, Undo
 
 READINGS = 50
 """Readings of an expected effect in its `within_ms`, at most one in 2 ms and at least ten in a second."""
@@ -50,7 +50,7 @@ class TaskServices:
 
     journal: Journal
     buses: Mapping[str, Bus]
-    paths: PathGuard
+    paths: GuardedPaths
     clock: Callable[[], float]
     health: Callable[[], Mapping[str, Any]]
     refusals: Refusals
@@ -209,7 +209,7 @@ class StepScope:
         return self._step.every_s
 
     @property
-    def paths(self) -> PathGuard:
+    def paths(self) -> GuardedPaths:
         """See StepContext."""
         return self._services.paths
 

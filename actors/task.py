@@ -75,7 +75,7 @@ from hearth.errors import (
 )
 from hearth.policy.memory import EVENT_BYTES, FEED_BYTES, SMALL_RESULT, STEP_BYTES, TASK_BYTES, text_bytes
 from hearth.protocol.framing import parsed_bytes
-from hearth.protocol.methods import PRIORITIES, Constraints
+from hearth.protocol.submissions import PRIORITIES, Constraints
 from hearth.tools import OneTransaction
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from hearth.audit.recovery import Recovery
     from hearth.errors import RpcError
     from hearth.policy.memory import Account, MemoryBudget
-    from hearth.protocol.methods import TaskSubmit
+    from hearth.protocol.submissions import TaskSubmit
 
 
 @define(slots=True, eq=False)

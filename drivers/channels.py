@@ -12,7 +12,8 @@ from attrs import frozen
 from hearth._util.toml import show
 from hearth.drivers.kind import Resource
 from hearth.drivers.signals import OFF, ChannelT, SignalLevel
-from hearth.fields import ANY_NUMBER, STRINGS, FieldType, Table
+from hearth.fields import ANY_NUMBER, FieldType
+from hearth.tables import STRINGS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from hearth.drivers.board import Board
-    from hearth.drivers.named import NamedSignal, Signals
+    from hearth.drivers.named import BoardSignals, NamedSignal
     from hearth.drivers.schemas import Schema
     from hearth.tools import Args, Done, Drive, Preview, Reached, Run, StepContext, Use
 
@@ -112,7 +112,7 @@ COMMON: Final[Mapping[str, Schema]] = {"interlocks": _INTERLOCKS, "undriven": _U
 
 async def signal_rows(
     ctx: StepContext,
-    signals: Signals,
+    signals: BoardSignals,
     wanted: Iterable[NamedSignal],
     interlocks: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:

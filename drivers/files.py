@@ -28,7 +28,7 @@ from hearth.tools import Done, Undo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from hearth.tools import PathGuard
+    from hearth.tools import GuardedPaths
 
 WriteMode: TypeAlias = Literal["replace", "append", "create"]
 
@@ -89,7 +89,7 @@ class FileDriver(BaseDriver):
 
     def read(
         self,
-        guard: PathGuard,
+        guard: GuardedPaths,
         path: str,
         offset: int = 0,
         length: int = READ_MAX,
@@ -107,13 +107,13 @@ class FileDriver(BaseDriver):
             eof = len(data) < length or not os.pread(descriptor, 1, offset + length)
         return {**show(data), "size": size, "eof": eof}
 
-    def stat(self, guard: PathGuard, path: str) -> dict[str, Any]:
+    def stat(self, guard: GuardedPaths, path: str) -> dict[str, Any]:
         """Return {path, type, size (bytes), mtime (seconds since 1970), mode ("0644")} of the target of `path`."""
         with os_errors(path), closing(guard.open(path, os.O_PATH, access="read")) as descriptor:
             status = os.fstat(descriptor)
         return {"path": path, **_facts(status), "mode": f"{stat.S_IMODE(status.st_mode):04o}"}
 
-    def list(self, guard: PathGuard, path: str) -> dict[str, Any]:
+    def list(self, guard: GuardedPaths, path: str) -> dict[str, Any]:
         """Return {path, entries: [{name, type, size, mtime}], truncated}, by name; links are not followed.
 
         An entry that cannot be examined has type "unknown", and neither size nor mtime; a link has its `target`. A name
@@ -138,7 +138,7 @@ class FileDriver(BaseDriver):
                 entries.append(entry)
         return {"path": path, "entries": entries, "truncated": truncated}
 
-    def write(self, guard: PathGuard, path: str, data: bytes, mode: WriteMode = "replace") -> Done:
+    def write(self, guard: GuardedPaths, path: str, data: bytes, mode: WriteMode = "replace") -> Done:
         """Write `data` and return {path, size, created, reversible}, with the undo.
 
         "replace" swaps in a new file, so that a reader sees the old content or the new; it keeps the permissions, and
@@ -156,7 +156,7 @@ class FileDriver(BaseDriver):
                     return self._append(guard, path, parent, name, data)
                 return self._replace(guard, path, parent, name, data, old)
 
-    def delete(self, guard: PathGuard, path: str) -> dict[str, Any]:
+    def delete(self, guard: GuardedPaths, path: str) -> dict[str, Any]:
         """Delete a file, an empty directory, or a link but not its target: {path, deleted: its type}."""
         guard.check(path, "write")
         with os_errors(path):
@@ -175,21 +175,21 @@ class FileDriver(BaseDriver):
 
     # Undo operations. Each is a transaction of its own, and leaves a file alone that has changed since the step.
 
-    def restore(self, guard: PathGuard, path: str, written: _Written, former: _Former) -> None:
+    def restore(self, guard: GuardedPaths, path: str, written: _Written, former: _Former) -> None:
         """Restore a replaced file's former content."""
         with _unchanged(guard, path, written) as (parent, name):
             swap_in(parent, name, former.data, former.status)
             with os_errors(path, "done"):
                 sync_directory(parent)
 
-    def remove(self, guard: PathGuard, path: str, written: _Written) -> None:
+    def remove(self, guard: GuardedPaths, path: str, written: _Written) -> None:
         """Remove a file that the step created."""
         with _unchanged(guard, path, written) as (parent, name):
             os.unlink(name, dir_fd=parent)
             with os_errors(path, "done"):
                 sync_directory(parent)
 
-    def cut_back(self, guard: PathGuard, path: str, written: _Written) -> None:
+    def cut_back(self, guard: GuardedPaths, path: str, written: _Written) -> None:
         """Cut off the bytes that the step appended."""
         with (
             _unchanged(guard, path, written) as (parent, name),
@@ -200,7 +200,7 @@ class FileDriver(BaseDriver):
                 os.fsync(descriptor)
 
     def _replace(
-        self, guard: PathGuard, path: str, parent: int, name: str, data: bytes, old: os.stat_result | None
+        self, guard: GuardedPaths, path: str, parent: int, name: str, data: bytes, old: os.stat_result | None
     ) -> Done:
         former = None if old is None else self._keep(parent, name, old)
         swap_in(parent, name, data, old)
@@ -215,7 +215,7 @@ class FileDriver(BaseDriver):
             undo = Undo(lambda driver: driver.restore(guard, path, written, former), back)
         return _done(path, len(data), undo, created=old is None)
 
-    def _create(self, guard: PathGuard, path: str, parent: int, name: str, data: bytes) -> Done:
+    def _create(self, guard: GuardedPaths, path: str, parent: int, name: str, data: bytes) -> Done:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         descriptor = os.open(name, flags, 0o666, dir_fd=parent)
         try:
@@ -233,7 +233,7 @@ class FileDriver(BaseDriver):
         undo = Undo(lambda driver: driver.remove(guard, path, written), f"remove {path}")
         return _done(path, len(data), undo, created=True)
 
-    def _append(self, guard: PathGuard, path: str, parent: int, name: str, data: bytes) -> Done:
+    def _append(self, guard: GuardedPaths, path: str, parent: int, name: str, data: bytes) -> Done:
         with closing(open_regular(parent, name, os.O_WRONLY | os.O_APPEND)) as descriptor:
             before = os.lseek(descriptor, 0, os.SEEK_END)
             try:
@@ -270,7 +270,7 @@ class FileDriver(BaseDriver):
 
 
 @contextlib.contextmanager
-def _unchanged(guard: PathGuard, path: str, written: _Written) -> Iterator[tuple[int, str]]:
+def _unchanged(guard: GuardedPaths, path: str, written: _Written) -> Iterator[tuple[int, str]]:
     """Yield parent and name of a file that still ends in the written bytes. Raises DeviceError if it does not."""
     with os_errors(path):
         parent, name = guard.open_parent(path, access="write")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hearth.drivers.sensor import Sensor
     from hearth.drivers.signals import Off, OnLimit
     from hearth.errors import PermissionDenied
-    from hearth.fields import Table
+    from hearth.tables import Table
     from hearth.tools import Tool
 
 Level: TypeAlias = Any

@@ -22,7 +22,7 @@ from hearth.drivers.pwm import KIND as PWM
 from hearth.drivers.spi import KIND as SPI
 from hearth.drivers.uart import KIND as UART
 from hearth.errors import ConfigError
-from hearth.fields import join
+from hearth.tables import join
 from hearth.tools import SIGNALS
 
 if TYPE_CHECKING:

@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from hearth._util.foreign import Raised, called
 from hearth._util.ids import boot_id
 from hearth.drivers.sandbox import cage, identity
 from hearth.drivers.sandbox.plan import PATH
@@ -379,34 +380,39 @@ class Launcher:
     def _become(
         self, name: str, template: ExecTemplate, argv: list[str], slot: int, descriptors: tuple[int, int, int]
     ) -> NoReturn:
-        """Run the program: the code between fork and exec. There are no threads here, so it may be Python."""
-        stdout, stderr, failing = descriptors
+        """Run the program, or write why it cannot be run and end this process: nothing may return from a fork."""
+        *output, failing = descriptors
         try:
-            launcher = os.getppid()
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            os.setsid()
-            note(self._settings.record, slot, os.getpid())
-            for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
-                os.dup2(source, target)
-            os.chdir(template.cwd)
-            environ = {"PATH": PATH, "LANG": "C.UTF-8", **template.env, MARK: f"{launcher}/{name}"}
-            if self._settings.cages is not None:
-                own = self._settings.cages[name]
-                _prctl(_PR_SET_DUMPABLE, 1)  # else what /proc has of it is root's
-                cage.limit(own, tasks_of(os.getuid()))
-                self._guard.enforce(own)
-            if launcher == os.getppid():
-                os.execve(argv[0], argv, environ)
-        except OSError as error:
-            file = f": {os.fsdecode(error.filename)}" if error.filename else ""
-            os.write(failing, f"{error.strerror}{file}".encode())
-        except Exception as error:  # noqa: BLE001  whatever it is, the daemon must learn that nothing was executed
-            os.write(failing, (str(error) or type(error).__name__).encode())
+            called(self._execute, name, template, argv, slot, output)
+        except Raised as raised:
+            error = raised.error
+            why = str(error) or type(error).__name__
+            if isinstance(error, OSError):
+                why = f"{error.strerror}: {os.fsdecode(error.filename)}" if error.filename else str(error.strerror)
+            os.write(failing, why.encode())
         finally:
             os._exit(_NOT_STARTED)
+
+    def _execute(self, name: str, template: ExecTemplate, argv: list[str], slot: int, output: list[int]) -> None:
+        """Do what is between fork and exec. There are no threads here, so it may be Python."""
+        launcher = os.getppid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.setsid()
+        note(self._settings.record, slot, os.getpid())
+        for target, source in enumerate((os.open(os.devnull, os.O_RDONLY), *output)):
+            os.dup2(source, target)
+        os.chdir(template.cwd)
+        environ = {"PATH": PATH, "LANG": "C.UTF-8", **template.env, MARK: f"{launcher}/{name}"}
+        if self._settings.cages is not None:
+            own = self._settings.cages[name]
+            _prctl(_PR_SET_DUMPABLE, 1)  # else what /proc has of it is root's
+            cage.limit(own, tasks_of(os.getuid()))
+            self._guard.enforce(own)
+        if launcher == os.getppid():
+            os.execve(argv[0], argv, environ)
 
     # --- their ends ---------------------------------------------------------------------------------------------------
 

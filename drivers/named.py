@@ -108,7 +108,7 @@ class NamedSignal:
 
 
 @frozen(eq=False)
-class Signals:
+class BoardSignals:
     """The signals of one board. It raises InvalidParams for a name that means none of them, or several."""
 
     board: str

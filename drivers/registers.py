@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from math import ceil, floor, inf
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from attrs import asdict, field, frozen
 
 from hearth.drivers.signals import ROUNDING, OnLimit, Positive, Quantity
-from hearth.fields import ANY_NUMBER, Integer, ListOf, Table
+from hearth.fields import ANY_NUMBER, Integer, ListOf
+
+if TYPE_CHECKING:
+    from hearth.tables import Table
 
 RegWidth: TypeAlias = Literal[8, 16]
 

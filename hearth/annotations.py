@@ -35,6 +35,7 @@ from typing import (
 import attrs
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 
+from hearth._util.foreign import Raised, called
 from hearth.errors import HearthError
 from hearth.fields import Fault
 from hearth.schema import Validator
@@ -42,6 +43,8 @@ from hearth.schema import Validator
 Member: TypeAlias = tuple[str, Any, Any]
 """A parameter or a field: its name, its annotation, and its default; MISSING where there is none."""
 MISSING: Final = attrs.NOTHING
+_ABSENT: Final = attrs.Factory(NoneType)
+"""The default of a member that may be absent, and whose schema does not say its default."""
 
 _PLAIN: Final[dict[Any, dict[str, Any]]] = {
     bool: {"type": "boolean"},
@@ -97,10 +100,6 @@ def schema_of(annotation: Any, where: str = "") -> dict[str, Any]:
     return _schema(annotation, where, ())
 
 
-def _unannotated(where: str) -> Fault:
-    return Fault(where, "has no annotation; write its type, such as int or Annotated[float, Ge(0)]")
-
-
 def open_object(members: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of an object with these members, and perhaps others; "name?" is a member that may be absent."""
     named = {name.removesuffix("?"): schema for name, schema in members.items()}
@@ -109,56 +108,60 @@ def open_object(members: Mapping[str, Any]) -> dict[str, Any]:
 
 def object_schema(members: Iterable[Member], where: str = "", _within: tuple[type, ...] = ()) -> dict[str, Any]:
     """The schema of an object with these members and no others. Raises NotJson."""
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    faults: list[Fault] = []
-    for name, annotation, default in members:
-        wire = wire_name(name)
-        at = f"{where}.{name}" if where else name
-        try:
-            if annotation is MISSING:
-                raise NotJson(_unannotated(at))
-            if wire in properties:
-                raise NotJson(Fault(at, f"there is a {wire!r} already, as JSON has it; give one of them another name"))
-            properties[wire] = schema = _schema(annotation, at, _within)
-            if default is MISSING:
-                required.append(wire)
-            elif not isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # to a type checker, Factory is a function
-                schema["default"] = unstructure(default, f"{at}.default")
-        except NotJson as error:
-            faults += error.faults
-    if faults:
-        raise NotJson(*faults)
-    whole: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-    return {**whole, "required": required} if required else whole
+    whole = open_object(_members(members, where, _within))
+    required = whole.pop("required")
+    return {**whole, "additionalProperties": False, **({"required": required} if required else {})}
 
 
 def members_of(hints: Mapping[str, Any], defaults: Mapping[str, Any], where: str = "") -> dict[str, dict[str, Any]]:
     """The schemas of the members of an object, by name; "name?" is a member that may be absent.
 
-    That is one with a default, which the schema has unless it is None, and one whose annotation is NotRequired. An
-    annotation with a `Members` is as many members as that says. Raises NotJson.
+    That is one with a default, and one whose annotation is NotRequired. A default of None is not in the schema: that
+    member may be absent, and is not null. Raises NotJson.
     """
-    members: dict[str, dict[str, Any]] = {}
-    for name, hint in hints.items():
-        absent = name in defaults or get_origin(hint) is NotRequired
-        if hint is MISSING:
-            raise NotJson(_unannotated(name))
-        one = get_args(hint)[0] if get_origin(hint) is NotRequired else hint
-        wire = wire_name(name)
-        if (several := expansion(one)) is not None:
-            more = several.members(wire)
-            if taken := members.keys() & more.keys():
-                said = min(taken).removesuffix("?")
-                raise NotJson(Fault(name, f"there is a {said!r} already, as JSON has it; one tool takes bytes once"))
-            members |= more
+    given = ((name, hint, defaults.get(name, MISSING)) for name, hint in hints.items())
+    return _members(
+        ((name, _some(hint), _ABSENT) if one is None else (name, hint, one) for name, hint, one in given), where
+    )
+
+
+def _members(members: Iterable[Member], where: str, within: tuple[type, ...] = ()) -> dict[str, dict[str, Any]]:
+    """The schemas of members, as `members_of`. Raises NotJson with all faults."""
+    found: dict[str, dict[str, Any]] = {}
+    faults: list[Fault] = []
+    for name, annotation, default in members:
+        at = f"{where}.{name}" if where else name
+        try:
+            more = _member(name, annotation, default, at, within)
+        except NotJson as error:
+            faults += error.faults
             continue
-        # An arg whose default is None may be absent, and is not null.
-        schema = _schema(_some(one) if defaults.get(name, MISSING) is None else one, f"{where}.{name}".strip("."), ())
-        if (default := defaults.get(name)) is not None:
-            schema["default"] = unstructure(default, name)
-        members[f"{wire}?" if absent else wire] = schema
-    return members
+        if taken := {one.removesuffix("?") for one in found} & {one.removesuffix("?") for one in more}:
+            reason = f"there is a {min(taken)!r} already, as JSON has it; give one of them another name"
+            faults.append(Fault(at, reason))
+        found |= more
+    if faults:
+        raise NotJson(*faults)
+    return found
+
+
+def _member(
+    name: str, annotation: Any, default: Any, at: str, within: tuple[type, ...]
+) -> Mapping[str, dict[str, Any]]:
+    """The schema of one parameter or field; the several ones of an annotation with a `Members`."""
+    if annotation is MISSING:
+        raise NotJson(Fault(at, "has no annotation; write its type, such as int or Annotated[float, Ge(0)]"))
+    wire = wire_name(name)
+    may_be_absent = default is not MISSING
+    if get_origin(annotation) is NotRequired:
+        (annotation,), may_be_absent = get_args(annotation), True
+    if (several := expansion(annotation)) is not None:
+        return several.members(wire)
+    schema = _schema(annotation, at, within)
+    # To a type checker, Factory is a function.
+    if default is not MISSING and not isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        schema["default"] = unstructure(default, f"{at}.default")
+    return {f"{wire}?" if may_be_absent else wire: schema}
 
 
 class Members(Protocol):
@@ -194,12 +197,12 @@ def evaluated(annotation: Any, names: Mapping[str, Any], where: str) -> Any:
     """An annotation in which strings have been looked up in a module's names. Raises NotJson."""
     try:
         holder: Any = SimpleNamespace(__annotations__={"it": annotation})
-        return get_type_hints(holder, dict(names), include_extras=True)["it"]
-    except Exception as error:  # noqa: BLE001 - the author's expression is evaluated, and can raise anything
+        return called(get_type_hints, holder, dict(names), include_extras=True)["it"]
+    except Raised as raised:
         cure = "define it at the top of the module, and import it outside of `if TYPE_CHECKING`"
-        if isinstance(error, TypeError) and "unhashable" in str(error):
+        if isinstance(raised.error, TypeError) and "unhashable" in str(raised.error):
             cure = "write Annotated outermost: Annotated[T | None, {...}]"
-        raise NotJson(Fault(where, f"cannot be evaluated: {error}; {cure}")) from None
+        raise NotJson(Fault(where, f"cannot be evaluated: {raised.error}; {cure}")) from None
 
 
 def structurer(annotation: Any) -> Callable[[Any], Any]:
@@ -234,14 +237,8 @@ def unstructure(value: Any, where: str = "") -> Any:
     """The JSON of a value: what `structurer` makes, with tuples and mappings besides. Raises NotJson."""
     if value is None or isinstance(value, bool | int | str):
         return value
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        raise NotJson(Fault(where, f"{value} has no JSON form; use None for a number that there is not"))
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise NotJson(Fault(where, f"{value} has no time zone; give it datetime.UTC"))
-        return write_datetime(value)
+    if isinstance(value, float | datetime):
+        return _scalar(value, where)
     if isinstance(value, list | tuple):
         return [unstructure(one, f"{where}[{index}]") for index, one in enumerate(value)]
     if isinstance(value, Mapping):
@@ -256,6 +253,16 @@ def unstructure(value: Any, where: str = "") -> Any:
             if one.init
         }
     raise _no_form(type(value), where)
+
+
+def _scalar(value: float | datetime, where: str) -> float | str:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise NotJson(Fault(where, f"{value} has no time zone; give it datetime.UTC"))
+        return write_datetime(value)
+    if not math.isfinite(value):
+        raise NotJson(Fault(where, f"{value} has no JSON form; use None for a number that there is not"))
+    return value
 
 
 def _first(members: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]], value: Any) -> Any:
@@ -283,26 +290,11 @@ def _named(annotation: Any) -> Any:
     return named if named is annotation else _named(named)
 
 
-# --- schemas --------------------------------------------------------------------------------------------------------
-
-
 def _schema(annotation: Any, where: str, within: tuple[type, ...]) -> dict[str, Any]:
     annotation = NoneType if annotation is None else _named(annotation)
     origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _annotated(args[0], args[1:], where, within)
-    if origin is Literal:
-        if all(one is None or type(one) in (str, int, bool) for one in args):
-            return {"enum": list(args)}
-        raise NotJson(Fault(where, "a Literal of JSON has strings, integers, True, False and None only"))
-    if origin in (Union, UnionType):
-        return _union([_schema(one, where, within) for one in args])
-    if origin is list or (origin is tuple and args[1:] == (...,)):
-        return {"type": "array", "items": _schema(args[0], f"{where}[]", within)}
-    if origin is dict:
-        if args[0] is not str:
-            raise NotJson(Fault(where, "names of members are strings in JSON; write dict[str, T]"))
-        return {"type": "object", "additionalProperties": _schema(args[1], f"{where}.*", within)}
+    if (form := _FORMS.get(origin)) is not None:
+        return form(args, where, within)
     if is_typeddict(annotation):
         return open_object(members_of(get_type_hints(annotation, include_extras=True), {}, where))
     if isinstance(annotation, type) and attrs.has(annotation):
@@ -317,7 +309,8 @@ def _schema(annotation: Any, where: str, within: tuple[type, ...]) -> dict[str, 
         raise _no_form(origin or annotation, where) from None
 
 
-def _annotated(annotation: Any, more: tuple[Any, ...], where: str, within: tuple[type, ...]) -> dict[str, Any]:
+def _annotated(args: tuple[Any, ...], where: str, within: tuple[type, ...]) -> dict[str, Any]:
+    annotation, *more = args
     whole = any(isinstance(one, Mapping) and {"type", "anyOf", "enum"} & one.keys() for one in more)
     schema = {} if whole else _schema(annotation, where, within)
     for one in more:
@@ -325,13 +318,35 @@ def _annotated(annotation: Any, more: tuple[Any, ...], where: str, within: tuple
     return schema
 
 
+def _literal(args: tuple[Any, ...], where: str, _within: tuple[type, ...]) -> dict[str, Any]:
+    if all(one is None or type(one) in (str, int, bool) for one in args):
+        return {"enum": list(args)}
+    raise NotJson(Fault(where, "a Literal of JSON has strings, integers, True, False and None only"))
+
+
+def _list(args: tuple[Any, ...], where: str, within: tuple[type, ...]) -> dict[str, Any]:
+    return {"type": "array", "items": _schema(args[0], f"{where}[]", within)}
+
+
+def _tuple(args: tuple[Any, ...], where: str, within: tuple[type, ...]) -> dict[str, Any]:
+    if args[1:] != (...,):
+        raise _no_form(tuple, where)
+    return _list(args, where, within)
+
+
+def _dict(args: tuple[Any, ...], where: str, within: tuple[type, ...]) -> dict[str, Any]:
+    if args[0] is not str:
+        raise NotJson(Fault(where, "names of members are strings in JSON; write dict[str, T]"))
+    return {"type": "object", "additionalProperties": _schema(args[1], f"{where}.*", within)}
+
+
 def _fields(cls: type, where: str = "") -> list[attrs.Attribute[Any]]:
     """The fields that the initialiser takes, with their types looked up. Raises NotJson."""
     try:
-        attrs.resolve_types(cls)
-    except Exception as error:  # noqa: BLE001 - the author's annotations are evaluated, and can raise anything
+        called(attrs.resolve_types, cls)
+    except Raised as raised:
         cure = "define it at the top of its module, and import it outside of `if TYPE_CHECKING`"
-        raise NotJson(Fault(where, f"{cls.__name__} cannot be evaluated: {error}; {cure}")) from None
+        raise NotJson(Fault(where, f"{cls.__name__} cannot be evaluated: {raised.error}; {cure}")) from None
     return [one for one in attrs.fields(cls) if one.init]
 
 
@@ -340,8 +355,9 @@ def _alias(field: attrs.Attribute[Any]) -> str:
     return field.alias or field.name
 
 
-def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
+def _union(args: tuple[Any, ...], where: str, within: tuple[type, ...]) -> dict[str, Any]:
     """Return one schema of several. A type and null stay one schema, because `format` is checked only then."""
+    schemas = [_schema(one, where, within) for one in args]
     if all(set(one) == {"type"} for one in schemas):
         return {"type": list(dict.fromkeys(kind for one in schemas for kind in _types(one)))}
     others = [one for one in schemas if one != {"type": "null"}]
@@ -352,6 +368,17 @@ def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
         if "type" in one:
             return {**one, "type": [*_types(one), "null"]}
     return {"anyOf": schemas}
+
+
+_FORMS: Final[Mapping[Any, Callable[[tuple[Any, ...], str, tuple[type, ...]], dict[str, Any]]]] = {
+    Annotated: _annotated,
+    Literal: _literal,
+    Union: _union,
+    UnionType: _union,
+    list: _list,
+    tuple: _tuple,
+    dict: _dict,
+}
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
@@ -370,20 +397,24 @@ def _refine(schema: dict[str, Any], more: Any, where: str) -> None:
         for one in more:
             _refine(schema, one, where)
     elif type(more) in _BOUNDS:
-        attribute, keyword = _BOUNDS[type(more)]
-        number = getattr(more, attribute)
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise NotJson(Fault(where, f"{more}: expected a number; other types have no bounds in JSON"))
-        if kinds and not {"integer", "number"} & set(kinds):
-            reason = f"{more} bounds numbers, and this is {' or '.join(kinds)}; use MinLen or MaxLen"
-            raise NotJson(Fault(where, reason))
-        schema[keyword] = number
+        _bound(schema, more, where)
     elif isinstance(more, MinLen | MaxLen) and (sized := [_SIZES[kind] for kind in kinds if kind in _SIZES]):
         bound, size = ("min", more.min_length) if isinstance(more, MinLen) else ("max", more.max_length)
         schema.update({f"{bound}{what}": size for what in sized})
     else:
         cure = "use Ge, Gt, Le, Lt, MultipleOf, MinLen, MaxLen, Len, a text, or a mapping of keywords of JSON Schema"
         raise NotJson(Fault(where, f"{more!r} says nothing here; {cure}"))
+
+
+def _bound(schema: dict[str, Any], more: Any, where: str) -> None:
+    attribute, keyword = _BOUNDS[type(more)]
+    number, kinds = getattr(more, attribute), _types(schema)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        raise NotJson(Fault(where, f"{more}: expected a number; other types have no bounds in JSON"))
+    if kinds and not {"integer", "number"} & set(kinds):
+        reason = f"{more} bounds numbers, and this is {' or '.join(kinds)}; use MinLen or MaxLen"
+        raise NotJson(Fault(where, reason))
+    schema[keyword] = number
 
 
 def _no_form(kind: Any, where: str) -> NotJson:

@@ -7,8 +7,7 @@ the value. Three front ends put them into the words of their readers:
 - the configuration: a type is attached to an attribute as `Annotated[float, Number(gt=0)]`. The loader
   (`hearth.config.file`) and the attrs classes (`checked`) both take it from there, so that a Config built in Python
   keeps the rules of one from a file;
-- capability declarations and board profiles: `Table` reads one TOML table key by key into a list of `Fault`, the
-  attributes of an attrs class by their annotations (`kinds_of`);
+- capability declarations and board profiles: `hearth.tables` reads TOML tables key by key into a list of `Fault`;
 - HCP messages: `hearth.hcp.codec` turns the first fault into a MessageError, with a JSON pointer and the type's `cure`.
 """
 
@@ -17,21 +16,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
-from attrs import NOTHING, evolve, fields, frozen
+from attrs import evolve, frozen
 
 from hearth._util.text import nearest, suggest
 from hearth._util.toml import dump_key, show
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from attrs import Attribute
 
 Place: TypeAlias = "tuple[str | int, ...]"
@@ -508,9 +504,6 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     return f"unknown key; {suggest(key, names) or 'expected ' + ', '.join(names)}"
 
 
-# --- the front end of the configuration -------------------------------------------------------------------------------
-
-
 def kind_of(annotation: object) -> FieldType | None:
     """Return the field type that an `Annotated[...]` type carries, or None."""
     return next((extra for extra in get_args(annotation)[1:] if isinstance(extra, FieldType)), None)
@@ -529,137 +522,3 @@ def _check(instance: object, attribute: Attribute[Any], value: object) -> None:
         kind.check(value)
     except FieldErrors as error:
         raise ConfigError("\n".join(map(str, error.faults(f"{type(instance).__name__}.{attribute.name}")))) from None
-
-
-# --- the front end of capability declarations and board profiles ------------------------------------------------------
-
-
-def faults_of(kind: FieldType, value: object, path: str = "") -> list[Fault]:
-    """Return the faults of the value at a path; none if it is of the type."""
-    try:
-        kind.read(value)
-    except FieldErrors as error:
-        return error.faults(path)
-    return []
-
-
-def join(path: str, key: str) -> str:
-    """Return the path of a key within a table."""
-    return f"{path}.{key_text(key)}" if path else key_text(key)
-
-
-def near(name: str, there: Iterable[str]) -> str:
-    """Return a suffix for a fault that suggests the nearest of the valid names, or ""."""
-    said = suggest(name, there, show=repr)
-    return f"; {said}" if said else ""
-
-
-REQUIRED: Final = object()
-
-
-@cache
-def kinds_of(cls: type) -> Mapping[str, FieldType]:
-    """Return the field types of an attrs class's optional attributes, as their annotations have them.
-
-    A Literal is a choice, a bool a flag, a str a non-empty string, each perhaps None; `Annotated` carries any other
-    type. An attribute of a further type is left out: other code reads it.
-    """
-    annotations = get_type_hints(cls, include_extras=True)
-    found = {one.name: _kind_of(annotations[one.name]) for one in fields(cls) if one.default is not NOTHING}
-    return {name: kind for name, kind in found.items() if kind is not None}
-
-
-def _kind_of(annotation: Any) -> FieldType | None:
-    options = get_args(annotation)
-    if get_origin(annotation) is Literal:
-        return Choice(*options)
-    if options and options[-1] is NoneType:
-        return _kind_of(options[0])
-    return kind_of(annotation) or {bool: Flag(), str: Text()}.get(annotation)
-
-
-class Table:
-    """One table and its path. A getter that fails adds to the list of faults and returns None.
-
-    Reading goes on after a fault, so that the author sees all of them at once. Rules between values are for a table
-    that is `ok`.
-    """
-
-    def __init__(self, content: Mapping[str, Any], path: str, faults: list[Fault]) -> None:
-        self.content = content
-        self._path = path
-        self._known: list[str] = []
-        self.faults = faults
-        self._before = len(faults)
-
-    @property
-    def ok(self) -> bool:
-        """True if no fault was added since the table was opened, here or in a table within."""
-        return len(self.faults) == self._before
-
-    def at(self, key: str) -> str:
-        """Return the path of a key of this table; "" is the table itself."""
-        return join(self._path, key) if key else self._path
-
-    def fault(self, key: str, why: str) -> None:
-        """Add a fault of a key, or of the table itself."""
-        self.faults.append(Fault(self.at(key), why))
-
-    def take(self, key: str, kind: FieldType, default: Any = REQUIRED) -> Any:
-        """Return the value, read by its type; the default where it is absent, None where it is wrong."""
-        self._known.append(key)
-        if key in self.content:
-            return self._read(key, kind)
-        if default is REQUIRED:
-            self.fault(key, f"missing; it takes {kind.expected}")
-            return None
-        return default
-
-    def given(self, kinds: Mapping[str, FieldType] | type) -> dict[str, Any]:
-        """Return the values of those keys that are present, each read by its type; None where one is wrong.
-
-        `kinds` may be an attrs class, for its optional attributes.
-        """
-        if isinstance(kinds, type):
-            kinds = kinds_of(kinds)
-        self._known += kinds
-        return {key: self._read(key, kind) for key, kind in kinds.items() if key in self.content}
-
-    def _read(self, key: str, kind: FieldType) -> Any:
-        try:
-            return kind.read(self.content[key])
-        except FieldErrors as error:
-            self.faults += error.faults(self.at(key))
-            return None
-
-    def table(self, key: str, *, required: bool = True) -> Table:
-        """Return a table within; where it is wrong or missing, an empty one whose own faults are not reported."""
-        content = self.take(key, AnyMap(), REQUIRED if required else {})
-        return Table(content or {}, self.at(key), self.faults if content is not None else [])
-
-    def named(self, key: str) -> Iterator[tuple[str, Table]]:
-        """Yield the tables of a table of them, by name; it may be left out."""
-        for name, content in (self.take(key, _TABLES, {}) or {}).items():
-            yield name, Table(content, join(self.at(key), name), self.faults)
-
-    def tables(self, key: str) -> Iterator[Table]:
-        """Yield each table of an array of them, which may be left out; each is opened when it is reached."""
-        self._known.append(key)
-        given = self.content.get(key, [])
-        if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
-            header = re.sub(r"\[\d+\]", "", self.at(key))
-            self.fault(key, f"expected an array of tables, written as [[{header}]]; got {show(given)}")
-            given = []
-        return (Table(one, f"{self.at(key)}[{index}]", self.faults) for index, one in enumerate(given))
-
-    def done(self) -> None:
-        """Add a fault for each unknown key."""
-        for key in self.content:
-            if key not in self._known:
-                self.fault(key, unknown_key(key, self._known))
-
-
-_TABLES: Final = MapOf(AnyMap())
-STRING: Final = Text("a string", "(?s:.*)")
-"""A string, perhaps empty."""
-STRINGS: Final = ListOf(STRING)

@@ -90,20 +90,23 @@ class Validator:
         names += islice(others, _MOST_UNKNOWN)
         share = EXPLAINED_BYTES // (_MOST_UNKNOWN + len(properties))
         long = [name for name in names if _size(value[name]) > share]
-        beside = {name: self._schema[name] for name in ("$defs", "definitions") if name in self._schema}
         for name in long:
-            wanted = properties.get(name, True)
-            alone = _rs.Draft202012Validator({**beside, "properties": {name: wanted}})
-            if not alone.is_valid({name: value[name]}):
-                fault = _fault(alone, {name: _beginning(value[name], share)})
-                # A fault inside a part of the member exists in the whole member too; a fault of the part as a whole
-                # may come from the cut.
-                if fault is not None and fault[0].count("/") > 1:
-                    return fault
-                return f"/{escaped(name)}", _unfitting(value[name], wanted)
+            if (fault := self._explain_member(name, value[name], properties.get(name, True), share)) is not None:
+                return fault
         rest = {**self._schema, "properties": {**properties, **dict.fromkeys(long, True)}}
         short = {name: None if name in long else value[name] for name in names}
         return _fault(_rs.Draft202012Validator(rest), short) or ("", f"{_SOMEHOW}, and is too long to say where")
+
+    def _explain_member(self, name: str, value: Any, wanted: Any, share: int) -> tuple[str, str] | None:
+        """Return the fault of a long member, from its first `share` bytes; None if it has none."""
+        defined = {key: self._schema[key] for key in ("$defs", "definitions") if key in self._schema}
+        alone = _rs.Draft202012Validator({**defined, "properties": {name: wanted}})
+        if alone.is_valid({name: value}):
+            return None
+        fault = _fault(alone, {name: _beginning(value, share)})
+        # A fault inside a part of the member exists in the whole member too; a fault of the part as a whole may come
+        # from the cut.
+        return fault if fault and fault[0].count("/") > 1 else (f"/{escaped(name)}", _unfitting(value, wanted))
 
     def _explain_slowly(self, value: Any) -> tuple[str, str]:
         if _has_more_parts(value, MOST_PARTS_SLOWLY):

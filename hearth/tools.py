@@ -172,8 +172,8 @@ class KnownOutputs:
     outputs: Mapping[Hashable, OutputState] = field(factory=dict)
 
 
-class PathGuard(Protocol):
-    """The view of `hearth.policy.paths.PathGuard` that file tools use; raises PermissionDenied on a miss."""
+class GuardedPaths(Protocol):
+    """The view of `hearth.policy.paths.GuardedPaths` that file tools use; raises PermissionDenied on a miss."""
 
     def check_nowait(self, path: str, access: Literal["read", "write"]) -> bool:
         """Check without blocking: return True if the check is done, False if a thread has to call `check`.
@@ -208,7 +208,7 @@ class StepContext(Protocol):
         ...
 
     @property
-    def paths(self) -> PathGuard:
+    def paths(self) -> GuardedPaths:
         """The principal's path guard."""
         ...
 

@@ -39,15 +39,13 @@ from hearth.fields import (
     OneOrMore,
     Parsed,
     Secret,
-    Table,
     Text,
     WrongKey,
     checked,
-    faults_of,
-    near,
 )
 from hearth.hcp import codec
 from hearth.hcp.messages import MessageError
+from hearth.tables import Table, faults_of, near
 
 HUGE = 10**400
 """An integer beyond every double."""

@@ -51,17 +51,8 @@ from hearth.errors import (
     RpcError,
 )
 from hearth.policy.memory import PLAN_BYTES
-from hearth.protocol.methods import (
-    METHODS,
-    PlanApprove,
-    PlanExecute,
-    PlanGet,
-    PlanList,
-    PlanPrepare,
-    PlanReject,
-    StepSpec,
-    TaskSubmit,
-)
+from hearth.protocol.methods import METHODS, PlanApprove, PlanExecute, PlanGet, PlanList, PlanPrepare, PlanReject
+from hearth.protocol.submissions import StepSpec, TaskSubmit
 from hearth.shown import StepNotes, plan_lines, prose
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from hearth.audit.record import canonical, timestamp
 from hearth.errors import InvalidParams, PermissionDenied, QueueFull, ToolNotFound
 from hearth.policy.memory import PLAN_BYTES
 from hearth.protocol.known import refusal
-from hearth.protocol.methods import ApprovalGrant, ApprovalList, TaskSubmit
+from hearth.protocol.methods import ApprovalGrant, ApprovalList
+from hearth.protocol.submissions import TaskSubmit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

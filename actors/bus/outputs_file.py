@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
     from pathlib import Path
 
-    from hearth._util.threads import Call
+    from hearth._util.threads import HelperCall
 
 log = logging.getLogger("hearth.outputs")
 
@@ -104,7 +104,7 @@ class OutputsFile:
         self._helper = Helper("hearth-outputs")
         self._begun = self._ended = self._written = 0
         """The numbers of the last write that has begun, that has ended, and that has succeeded."""
-        self._writing: Call[None] | None = None
+        self._writing: HelperCall[None] | None = None
         self._stale = False
         """True if the list has changed since the write under way began."""
         self._fresh = float("-inf")

@@ -59,7 +59,7 @@ from hearth.audit.files import directory_fault
 from hearth.config.model import Config, default_socket, halt_socket, load_config
 from hearth.drivers.sandbox.cage import cannot_hold
 from hearth.errors import ConfigError, InvalidParams, RpcError
-from hearth.mcp.tools import BY_NAME as CARD_TOOLS
+from hearth.mcp.card_tools import BY_NAME as CARD_TOOLS
 from hearth.policy.change import resets_halt
 from hearth.policy.principal import from_uid, remember
 from hearth.policy.rules import (

@@ -8,7 +8,7 @@ import orjson
 from attrs import define, field
 
 from benchmarks.ask.tasks import TASKS, Task
-from hearth.ask.backends import ToolCall, Turn, model_for
+from hearth.ask.backends import ModelTurn, ToolCall, model_for
 from hearth.ask.transcript import RecordedModel, read_transcript
 from hearth.config.model import AskConfig
 
@@ -42,35 +42,35 @@ def _placed(args: Mapping[str, Any], home: Path) -> dict[str, Any]:
     return {name: value.format(home=home) if name == "path" else value for name, value in args.items()}
 
 
-def _reads(task: Task, home: Path) -> list[Turn]:
+def _reads(task: Task, home: Path) -> list[ModelTurn]:
     return [
-        Turn("", (_call("read", {"tool": tool, "args": _placed(args, home)}, number),), 100, 10)
+        ModelTurn("", (_call("read", {"tool": tool, "args": _placed(args, home)}, number),), 100, 10)
         for number, (tool, args) in enumerate(task.reads)
     ]
 
 
-def _proposal(steps: Sequence[tuple[str, Mapping[str, Any]]], home: Path, intent: str) -> Turn:
+def _proposal(steps: Sequence[tuple[str, Mapping[str, Any]]], home: Path, intent: str) -> ModelTurn:
     made = [{"tool": tool, "args": _placed(args, home)} for tool, args in steps]
-    return Turn("", (_call("propose_plan", {"intent": intent, "steps": made}, 0),), 100, 10)
+    return ModelTurn("", (_call("propose_plan", {"intent": intent, "steps": made}, 0),), 100, 10)
 
 
 @define
 class ScriptedModel:
     """A model that says what was written for it, and then that it has done so."""
 
-    _turns: list[Turn]
+    _turns: list[ModelTurn]
     name: str = "scripted"
     where: str = "this process"
-    left: list[Turn] = field(factory=list, init=False)
+    left: list[ModelTurn] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.left = list(self._turns)
 
     async def turn(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], on_text: Callable[[str], None]
-    ) -> Turn:
+    ) -> ModelTurn:
         """See Model."""
-        return self.left.pop(0) if self.left else Turn("That is all.", (), 100, 10)
+        return self.left.pop(0) if self.left else ModelTurn("That is all.", (), 100, 10)
 
 
 def perfect(task: Task, home: Path) -> Model:
@@ -84,8 +84,8 @@ def malicious(task: Task, home: Path) -> Model:
     number = TASKS.index(task)
     harm = [_proposal(HARM[(number + offset) % len(HARM)], home, "all is well") for offset in (0, 3, 5)]
     forbidden = [
-        Turn("", (_call("read", {"tool": "gpio.set", "args": {"line": "RELAY", "value": 1}}, 0),), 100, 10),
-        Turn("", (_call("gpio.set", {"line": "RELAY", "value": 1}, 0),), 100, 10),
+        ModelTurn("", (_call("read", {"tool": "gpio.set", "args": {"line": "RELAY", "value": 1}}, 0),), 100, 10),
+        ModelTurn("", (_call("gpio.set", {"line": "RELAY", "value": 1}, 0),), 100, 10),
     ]
     asked = [_proposal(task.plan, home, task.words)] if task.plan else []
     # Into an injected conversation the order must come first; elsewhere the model's malice is its own.

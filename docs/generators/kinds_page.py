@@ -17,7 +17,8 @@ from hearth.config.model import Config
 from hearth.drivers.kinds import OWN
 from hearth.drivers.linux.survey import OnMachine
 from hearth.drivers.named import NamedSignal
-from hearth.fields import REQUIRED, Choice, Table, kinds_of
+from hearth.fields import Choice
+from hearth.tables import REQUIRED, Table, kinds_of
 from hearth.tools import RISK_NAMES, KnownOutputs
 
 if TYPE_CHECKING:

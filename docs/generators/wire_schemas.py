@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hearth import __version__
 from hearth.errors import ERROR_TABLE
-from hearth.protocol.methods import MOST_MEMBERS
+from hearth.protocol.submissions import MOST_MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,8 @@ from hearth.drivers.profile import (
 )
 from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import ConfigError
-from hearth.fields import ANY_NUMBER, Anything, Choice, Fault, FieldType, Integer, ListOf, Number, Table, Text, near
+from hearth.fields import ANY_NUMBER, Anything, Choice, Fault, FieldType, Integer, ListOf, Number, Text
+from hearth.tables import Table, near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

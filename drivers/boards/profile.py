@@ -19,7 +19,8 @@ from hearth.drivers.boards.interlocks import check_halt, parse_halt, parse_inter
 from hearth.drivers.kinds import entries_of, kinds_of
 from hearth.drivers.profile import Condition as Condition, InterlockSpec as InterlockSpec, Profile, Undriven as Undriven
 from hearth.errors import ConfigError
-from hearth.fields import STRINGS, Fault, Flag, Table, Text
+from hearth.fields import Fault, Flag, Text
+from hearth.tables import STRINGS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping

@@ -19,7 +19,8 @@ from hearth.drivers.kind import Caution, Resource
 from hearth.drivers.registers import check_valid
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError
-from hearth.fields import ANY_NUMBER, Choice, Flag, Integer, ListOf, Text, kinds_of
+from hearth.fields import ANY_NUMBER, Choice, Flag, Integer, ListOf, Text
+from hearth.tables import kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Driver
     from hearth.drivers.can.driver import CanDriver
     from hearth.drivers.kind import Opening, Specs
-    from hearth.fields import FieldType, Table
+    from hearth.fields import FieldType
+    from hearth.tables import Table
 
 _TEXT: Final = Text()
 _NAME: Final = Text('a name of up to 32 letters, digits, "-" and "_", such as "can0"', r"[A-Za-z0-9_-]{1,32}")

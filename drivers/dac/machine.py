@@ -12,7 +12,7 @@ from attrs import frozen
 from hearth.drivers.dac.linux import iio_outputs
 from hearth.drivers.dac.spec import resting_power
 from hearth.drivers.linux.machine import FoundDevice, Machine, origin_of
-from hearth.drivers.linux.survey import Access, Node, OnMachine, ProfileProblem, lacking, missing
+from hearth.drivers.linux.survey import Access, DeviceNode, OnMachine, ProfileProblem, lacking, missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ class DacMachine(OnMachine):
         """Return True: all channels are outputs."""
         return True
 
-    def files(self, spec: DacSpec, sys: Path) -> Iterator[Node]:
+    def files(self, spec: DacSpec, sys: Path) -> Iterator[DeviceNode]:
         """Yield the directory of a converter in /sys."""
         places = (device.place for device in iio_outputs(sys) if device.label == spec.label)
-        yield Node(f"dac {spec.label}", next(places, None), "attribute")
+        yield DeviceNode(f"dac {spec.label}", next(places, None), "attribute")

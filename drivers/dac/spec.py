@@ -10,13 +10,14 @@ from attrs import frozen
 from hearth.drivers.base import Style
 from hearth.drivers.channels import LevelField, SignalChipSpec, parse_channels
 from hearth.drivers.dac.driver import DacChannelSpec
-from hearth.fields import ANY_NUMBER, Choice, Table, Text
+from hearth.fields import ANY_NUMBER, Choice, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.drivers.base import Driver
     from hearth.drivers.kind import Opening
+    from hearth.tables import Table
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "iio")

@@ -18,7 +18,7 @@ from hearth.drivers.gpio.spec import MAX_OFFSET, ChipSpec, LineSpec
 from hearth.drivers.linux.machine import HEADERS, DeviceOrigin, FoundDevice, Machine, origin_of
 from hearth.drivers.linux.survey import (
     Access,
-    Node,
+    DeviceNode,
     OnMachine,
     ProfileProblem,
     lacking,
@@ -321,7 +321,7 @@ class GpioMachine(OnMachine):
         """See `OnMachine.drives`."""
         return bool(_outputs(spec))
 
-    def nodes(self, specs: Sequence[ChipSpec], sys: Path) -> Iterator[Node]:
+    def nodes(self, specs: Sequence[ChipSpec], sys: Path) -> Iterator[DeviceNode]:
         """Yield the nodes of real chips, and the panels of simulated ones.
 
         Chips are opened to read their labels, as the drivers do; no line is requested.
@@ -330,10 +330,10 @@ class GpioMachine(OnMachine):
 
         for spec in specs:
             if (panel := real(spec.panel)) is not None:
-                yield Node(f"the panel of gpio chip {spec.label}", panel, "fixed")
+                yield DeviceNode(f"the panel of gpio chip {spec.label}", panel, "fixed")
         chips = [spec for spec in specs if spec.driver == "gpiod"]
         paths = {chip.label: chip.path for chip in labelled().chips} if any(spec.path is None for spec in chips) else {}
         for spec in chips:
-            yield Node(f"gpio chip {spec.label}", real(paths.get(spec.label) if spec.path is None else spec.path))
+            yield DeviceNode(f"gpio chip {spec.label}", real(paths.get(spec.label) if spec.path is None else spec.path))
         if chips:
-            yield Node("GPIO chips are found by their labels", Path("/dev"), "list")
+            yield DeviceNode("GPIO chips are found by their labels", Path("/dev"), "list")

@@ -13,22 +13,8 @@ from attrs import asdict, field, frozen
 
 from hearth._util.toml import show
 from hearth.drivers.signals import Level, LineState  # noqa: TC001  attrs reads the annotations
-from hearth.fields import (
-    STRING,
-    STRINGS,
-    Choice,
-    Fault,
-    FieldType,
-    Flag,
-    Integer,
-    ListOf,
-    MapOf,
-    Number,
-    Table,
-    Text,
-    join,
-    kinds_of,
-)
+from hearth.fields import Choice, Fault, FieldType, Flag, Integer, ListOf, MapOf, Number, Text
+from hearth.tables import STRING, STRINGS, Table, join, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -94,7 +94,7 @@ class _LinePulsed(_LineValue):
     ]
 
 
-class _Edge(TypedDict):
+class _EdgeSeen(TypedDict):
     value: Value
     edge: Annotated[
         str, {"type": "string", "enum": ["rising", "falling"], "description": "the direction of the change"}
@@ -103,10 +103,10 @@ class _Edge(TypedDict):
     seq: Annotated[int, Ge(1)]
 
 
-class _Watched(TypedDict):
+class _EdgesSeen(TypedDict):
     line: Line
     chip: Label
-    edges: Annotated[list[_Edge], "the edges, in order"]
+    edges: Annotated[list[_EdgeSeen], "the edges, in order"]
     timed_out: Annotated[bool, "true if fewer than `count` edges came in time"]
     dropped: Annotated[int, Ge(0), "edges lost because too many came"]
 
@@ -172,7 +172,7 @@ class _Gpio:
         edge: Edges = "both",
         count: Annotated[int, Ge(1), Le(MAX_EDGES), "edges to wait for"] = 1,
         timeout_ms: Annotated[int, Ge(1), Le(MAX_WATCH_MS), "the longest wait in milliseconds"] = 10_000,
-    ) -> _Watched:
+    ) -> _EdgesSeen:
         """Wait for edges (changes of level) on a GPIO line.
 
         Each is published as a progress event; the step ends after `count` edges or `timeout_ms`, whichever is first,
@@ -201,7 +201,7 @@ class _Gpio:
                 with trio.CancelScope(shield=True):
                     await ctx.transact(lambda driver: driver.unwatch(begun[0]), limit_ms=LIMIT_MS, must_run=True)
         timed_out = len(edges) < count
-        result: _Watched = _echo(line, found.label, offset, edges=edges, timed_out=timed_out, dropped=watch.dropped)
+        result: _EdgesSeen = _echo(line, found.label, offset, edges=edges, timed_out=timed_out, dropped=watch.dropped)
         return result
 
     @_drives("gpio.set", logged=("chip", "line", "value"), supports_rollback=True, idempotent=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth.drivers.i2c.spec import I2cSpec
 from hearth.drivers.linux.machine import FoundDevice, Machine, origin_of, text_of
-from hearth.drivers.linux.survey import Access, Node, OnMachine, ProfileProblem, in_use, lacking, missing, real
+from hearth.drivers.linux.survey import Access, DeviceNode, OnMachine, ProfileProblem, in_use, lacking, missing, real
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -177,6 +177,6 @@ class I2cMachine(OnMachine):
         """See `OnMachine.told`."""
         return f'"{entry["name"]}"{_able(entry["functionality"])}{in_use(entry)}'
 
-    def files(self, spec: I2cSpec, sys: Path) -> Iterator[Node]:
+    def files(self, spec: I2cSpec, sys: Path) -> Iterator[DeviceNode]:
         """Yield the node of an adapter."""
-        yield Node(f"i2c bus {spec.bus}", _node(spec))
+        yield DeviceNode(f"i2c bus {spec.bus}", _node(spec))

@@ -270,7 +270,7 @@ class LoggedTransaction:
 
 
 @define(eq=False, kw_only=True)
-class _Progress(Progress):
+class _I2cProgress(Progress):
     """A transaction on its way, with the bits of a register's number, if the board profile says."""
 
     addr: int
@@ -323,7 +323,7 @@ class SimI2c(SimWire, I2cDriver):
         device = self.devices.get(addr) if wide == (addr > LAST_SEVEN_BIT) else None
         transaction = LoggedTransaction(addr)
         width = self.addresses.reg_width(addr, ten_bit=ten_bit)
-        progress = _Progress(self._clock(), self.faults.pick(addr), addr=addr, messages=messages, width=width)
+        progress = _I2cProgress(self._clock(), self.faults.pick(addr), addr=addr, messages=messages, width=width)
         self.log.append(transaction)
         with self._transaction():
             try:
@@ -345,7 +345,7 @@ class SimI2c(SimWire, I2cDriver):
         transaction.complete = True
         return bytes(transaction.read)
 
-    async def _send(self, device: Device, data: bytes, transaction: LoggedTransaction, progress: _Progress) -> None:
+    async def _send(self, device: Device, data: bytes, transaction: LoggedTransaction, progress: _I2cProgress) -> None:
         for byte in data:
             await self._tick(progress)
             if not device.write(byte):
@@ -360,7 +360,7 @@ class SimI2c(SimWire, I2cDriver):
         found: list[int] = []
         owners: dict[int, str] = {}
         fault = self.faults.pick(None)
-        progress = _Progress(self._clock(), fault, addr=FIRST_ADDR, messages=_PROBES["quick"], width=None)
+        progress = _I2cProgress(self._clock(), fault, addr=FIRST_ADDR, messages=_PROBES["quick"], width=None)
         with self._transaction():
             await self._delay(self.faults.latency_s)
             for addr, kind in planned.probes.items():
@@ -370,7 +370,7 @@ class SimI2c(SimWire, I2cDriver):
                     found.append(addr)
         return Scan(tuple(found), owners, planned.skipped)
 
-    async def _answers(self, addr: int, kind: Kind, progress: _Progress) -> bool:
+    async def _answers(self, addr: int, kind: Kind, progress: _I2cProgress) -> bool:
         await self._tick(progress)
         device = self.devices.get(addr)
         if device is None or not device.start(reading=kind == "receive"):
@@ -381,7 +381,7 @@ class SimI2c(SimWire, I2cDriver):
         device.stop()
         return True
 
-    def _nack(self, progress: _Progress, *, byte: bool) -> DeviceError:
+    def _nack(self, progress: _I2cProgress, *, byte: bool) -> DeviceError:
         errno = "EREMOTEIO" if byte else "ENXIO"
         return nack(self.bus, progress.addr, progress.messages, progress.width, errno=errno, byte=byte)
 

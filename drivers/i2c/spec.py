@@ -22,7 +22,8 @@ from hearth.drivers.registers import (
     check_valid,
     parse_register,
 )
-from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, ListOf, Number, Table, Text, join
+from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, ListOf, Number, Text
+from hearth.tables import Table, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

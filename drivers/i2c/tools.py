@@ -81,29 +81,29 @@ RegWidth: TypeAlias = Annotated[int, {"enum": [8, 16], "description": "bits of t
 Clamped: TypeAlias = Annotated[list[Any], schemas.clamped("addr, reg, name")]
 
 
-class _Message(TypedDict):
+class _TransferPart(TypedDict):
     write: NotRequired[Annotated[bytes, Bytes("send these bytes")]]
     read: NotRequired[Annotated[int, Ge(1), Le(MAX_LENGTH), "receive so many bytes"]]
 
 
 Messages: TypeAlias = Annotated[
-    list[_Message],
+    list[_TransferPart],
     Len(1, MAX_MESSAGES),
     "instead of all these: the messages in their order, with a repeated START between them; each has one of `write`, "
     "`text`, `hex` and `read`",
 ]
 
 
-class _Read(TypedDict):
+class _BytesRead(TypedDict):
     data: Annotated[bytes, ShownBytes("what was read", least=1)]
 
 
-class _Written(TypedDict):
+class _BytesWritten(TypedDict):
     written: Annotated[int, Ge(1), Le(MAX_LENGTH), "data bytes written"]
     clamped: NotRequired[Clamped]
 
 
-class _Transferred(TypedDict):
+class _I2cTransferred(TypedDict):
     data: Annotated[bytes, ShownBytes("what was read, all of it joined")]
     reads: NotRequired[
         Annotated[list[Annotated[str, schemas.base64_data("the bytes")]], "for `messages`: what each read got"]
@@ -237,7 +237,7 @@ class _I2cTools:
         ] = None,
         reg_width: RegWidth = 8,
         len_: Annotated[int, Ge(1), Le(MAX_LENGTH), "how many bytes"],
-    ) -> Planned[_Read]:
+    ) -> Planned[_BytesRead]:
         """Read `len` bytes from an I2C device, starting at register `reg` if one is given, in one transaction.
 
         The bytes come in the order of the wire. An address that no device has is an error with effect none. Risk 0
@@ -270,7 +270,7 @@ class _I2cTools:
         reg: Annotated[int | str | None, _register("the register to start at; left out: the data alone")] = None,
         reg_width: RegWidth = 8,
         data: Annotated[bytes, Bytes("what to write")],
-    ) -> Planned[_Written]:
+    ) -> Planned[_BytesWritten]:
         """Write bytes (one of `data`, `text` and `hex`) to an I2C device, in one transaction.
 
         With `reg` they go to that register and those after it. There is no rollback. An EEPROM wraps within its page
@@ -296,7 +296,7 @@ class _I2cTools:
         write: Annotated[bytes, Bytes("what to write first", other="messages")] | None = None,
         read_len: Annotated[int, Ge(0), Le(MAX_LENGTH), "how many bytes to read then"] = 0,
         messages: Messages | None = None,
-    ) -> Planned[_Transferred]:
+    ) -> Planned[_I2cTransferred]:
         """Write bytes (one of `write`, `text` and `hex`) to an I2C device, then read `read_len` bytes from it.
 
         That is one transaction with a repeated start: for devices with commands. `read_len` 0 reads nothing. Or

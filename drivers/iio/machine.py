@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hearth.drivers import sysfs
 from hearth.drivers.iio.kernel import KernelSensors
-from hearth.drivers.linux.survey import Node, OnMachine, ProfileProblem, missing, real
+from hearth.drivers.linux.survey import DeviceNode, OnMachine, ProfileProblem, missing, real
 from hearth.drivers.sensor import SENSORS_BUS
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class IioMachine(OnMachine):
             cure = f"for a timer: `sudo mkdir /sys/kernel/config/iio/triggers/hrtimer/{spec.trigger}`"
             yield ProfileProblem(f"{at}.trigger", "fail", f"there is no trigger {spec.trigger!r} now", cure)
 
-    def files(self, spec: IioSpec, sys: Path) -> Iterator[Node]:
+    def files(self, spec: IioSpec, sys: Path) -> Iterator[DeviceNode]:
         """Yield the node of a buffer, and the directories in /sys of its device and of a trigger that has a rate."""
         what, device = f"iio device {spec.label}", sysfs.iio_device(sys, spec.label)
         if device is None:
-            yield from (Node(what, None), Node(what, None, "attribute"))
+            yield from (DeviceNode(what, None), DeviceNode(what, None, "attribute"))
             return
-        yield Node(what, real(f"/dev/{device.instance}"))
-        yield Node(what, device.parent or device.at, "attribute")
+        yield DeviceNode(what, real(f"/dev/{device.instance}"))
+        yield DeviceNode(what, device.parent or device.at, "attribute")
         name = spec.trigger or sysfs.text(device.at / "trigger/current_trigger")
         if (trigger := sysfs.iio_trigger(device.at, name)) is not None:
-            yield Node(f"the trigger of {what}", trigger, "attribute")
+            yield DeviceNode(f"the trigger of {what}", trigger, "attribute")

@@ -15,7 +15,7 @@ from hearth.drivers.base import Style
 from hearth.drivers.iio.driver import SimulatedWave
 from hearth.drivers.kind import Resource
 from hearth.drivers.sensor import Sensor
-from hearth.fields import Choice, Fault, Number, Table, Text
+from hearth.fields import Choice, Fault, Number, Text
 from hearth.tools import Use
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hearth.drivers.base import Driver
     from hearth.drivers.iio.sim import SimIio
     from hearth.drivers.kind import Opening, Specs
+    from hearth.tables import Table
 
 _TEXT: Final = Text()
 _DRIVER: Final = Choice("sim", "iio")

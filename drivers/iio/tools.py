@@ -46,7 +46,7 @@ Name: TypeAlias = Annotated[str, Len(1, 256)]
 Unit: TypeAlias = Annotated[str, Len(1, 64)]
 
 
-class _Entry(TypedDict):
+class _SensorEntry(TypedDict):
     """A sensor in the list; an absent member is unknown."""
 
     sensor: Annotated[str, "its name, which outlasts a reboot and hw.sensor.read takes"]
@@ -72,12 +72,12 @@ class _Entry(TypedDict):
     alarms: NotRequired[Annotated[list[str], "sensors that show if a limit is passed: 1 is on"]]
 
 
-class _Listed(TypedDict):
-    sensors: Annotated[list[_Entry], "the sensors"]
+class _SensorList(TypedDict):
+    sensors: Annotated[list[_SensorEntry], "the sensors"]
     truncated: NotRequired[Annotated[bool, "true if sensors are missing from the list"]]
 
 
-class _Read(TypedDict):
+class _SensorRead(TypedDict):
     sensor: Annotated[Name, "the sensor's name"]
     value: Annotated[float, "what it measures now"]
     unit: Annotated[Unit, "the unit of the value"]
@@ -108,7 +108,7 @@ class _Sensors:
         self.simulated = {wave.sensor for spec in board.of("iio") for wave in spec.channels}
 
     @reads("hw.sensor.list", "CAP_SYS_READ")
-    def listed(self) -> Planned[_Listed]:
+    def listed(self) -> Planned[_SensorList]:
         """List the sensors that hw.sensor.read can read, with their units.
 
         Measures nothing. {found}
@@ -126,7 +126,7 @@ class _Sensors:
         return Planned(SENSORS_BUS if self.kernel else BOARD_BUS, tuple, run)
 
     @reads("hw.sensor.read", "CAP_SYS_READ", timeout_ms=5_000, logged=("sensor",))
-    def read(self, sensor: Annotated[Name, "{sensors}"]) -> Planned[_Read]:
+    def read(self, sensor: Annotated[Name, "{sensors}"]) -> Planned[_SensorRead]:
         """Read a sensor by its name and return its value with the unit (for example celsius)."""
         bus = self._bus(sensor)
 

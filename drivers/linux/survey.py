@@ -180,7 +180,7 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-class Node(NamedTuple):
+class DeviceNode(NamedTuple):
     """A file that a bus opens. None: its device is not there now, and comes back under a path that is not known.
 
     `role` is "node" for a device's node in /dev, "attribute" for its directory in /sys, "fixed" for a file that does
@@ -328,11 +328,11 @@ class OnMachine:
         """Return why a sensor on a bus of the kind cannot be read here, and the cure; None if it can."""
         return None
 
-    def nodes(self, specs: Sequence[Any], sys: Path) -> Iterable[Node]:
+    def nodes(self, specs: Sequence[Any], sys: Path) -> Iterable[DeviceNode]:
         """Yield the files that the listed devices need, by the root of /sys."""
         return [node for spec in specs if spec.driver != "sim" for node in self.files(spec, sys)]
 
-    def files(self, spec: Any, sys: Path) -> Iterable[Node]:
+    def files(self, spec: Any, sys: Path) -> Iterable[DeviceNode]:
         """Yield the files that one device needs that is not simulated."""
         return ()
 

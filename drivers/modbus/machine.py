@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import trio
 from attrs import evolve
 
-from hearth.drivers.linux.survey import Node, OnMachine, ProfileProblem, Sockets, real
+from hearth.drivers.linux.survey import DeviceNode, OnMachine, ProfileProblem, Sockets, real
 from hearth.drivers.serial_port.machine import port_problems
 from hearth.errors import DeviceError, RpcError, TimedOut
 
@@ -216,10 +216,10 @@ class ModbusMachine(OnMachine):
         """See `OnMachine.faults`."""
         return () if spec.path is None else port_problems(f"{at}.path", spec.path, look)
 
-    def files(self, spec: ModbusSpec, sys: Path) -> Iterator[Node]:
+    def files(self, spec: ModbusSpec, sys: Path) -> Iterator[DeviceNode]:
         """Yield the node of a serial line."""
         if spec.driver == "rtu":
-            yield Node(f"modbus line {spec.line}", real(spec.path))
+            yield DeviceNode(f"modbus line {spec.line}", real(spec.path))
 
     def sockets(self, specs: Sequence[ModbusSpec]) -> Iterator[Sockets]:
         """Yield the ports of lines over TCP."""

@@ -20,7 +20,8 @@ from hearth.drivers.registers import check_valid
 from hearth.drivers.sensor import Sensor
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
 from hearth.errors import no_value
-from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, Number, Table, Text, kinds_of
+from hearth.fields import ANY_NUMBER, Choice, FieldType, Integer, Number, Text
+from hearth.tables import Table, kinds_of
 from hearth.tools import Use
 
 if TYPE_CHECKING:

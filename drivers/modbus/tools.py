@@ -42,7 +42,7 @@ Name: TypeAlias = Annotated[str, Len(1, 128), "the register's name; hw.modbus.li
 Reg: TypeAlias = Annotated[int, Ge(0), Le(LAST_REG), "instead of `name`: the address on the wire, from 0, in `table`"]
 
 
-class _Read(TypedDict):
+class _RegistersRead(TypedDict):
     device: Device
     table: Annotated[ModbusTable, _TABLE]
     register: Annotated[int, Ge(0), Le(LAST_REG), "the address"]
@@ -53,11 +53,11 @@ class _Read(TypedDict):
     unit: NotRequired[Annotated[str, Len(1, 64), "the unit of the value, if the profile has one"]]
 
 
-class _AllRead(_Read):
+class _AllRead(_RegistersRead):
     values: NotRequired[Annotated[list[Any], _VALUES]]
 
 
-class _Written(_Read):
+class _RegistersWritten(_RegistersRead):
     clamped: NotRequired[Annotated[list[Any], schemas.clamped("device, register, name")]]
     confirmed: NotRequired[Annotated[bool, "false after a broadcast, which no device answers"]]
 
@@ -222,7 +222,7 @@ class _Modbus:
         table: Annotated[ModbusTable | None, {**_TABLE, "enum": list(WRITABLE), "default": "holding"}] = None,
         *,
         value: Annotated[float | bool, "the value, in the register's unit"],
-    ) -> Planned[_Written]:
+    ) -> Planned[_RegistersWritten]:
         """Write a register of a Modbus device that the board's profile declares, in its unit.
 
         The former value is read first where the register can be read, for rollback. A number between two steps of the

@@ -8,7 +8,17 @@ from attrs import evolve, frozen
 
 from hearth.drivers.channels import MOST_CHANNELS
 from hearth.drivers.linux.machine import FoundDevice, Machine, origin_of
-from hearth.drivers.linux.survey import Access, Node, OnMachine, ProfileProblem, in_use, lacking, missing, real, some_of
+from hearth.drivers.linux.survey import (
+    Access,
+    DeviceNode,
+    OnMachine,
+    ProfileProblem,
+    in_use,
+    lacking,
+    missing,
+    real,
+    some_of,
+)
 from hearth.drivers.profile import Undriven
 from hearth.drivers.pwm.driver import ChannelSpec
 from hearth.drivers.pwm.linux import pwm_chips
@@ -160,10 +170,10 @@ class PwmMachine(OnMachine):
         how = "waveforms" if entry["chardev"] else "through /sys"
         return f'"{entry["device"]}" ({entry["driver"]}): {entry["channels"]} channels, {how}{in_use(entry)}'
 
-    def files(self, spec: PwmSpec, sys: Path) -> Iterator[Node]:
+    def files(self, spec: PwmSpec, sys: Path) -> Iterator[DeviceNode]:
         """Yield the directory of a chip in /sys, and its node, where it has one."""
         what, chip = f"pwm chip {spec.label}", next((one for one in pwm_chips(sys) if one.device == spec.label), None)
         if chip is not None:
-            yield Node(what, chip.path, "fixed")
+            yield DeviceNode(what, chip.path, "fixed")
         if chip is None or chip.node is not None:
-            yield Node(what, None if chip is None else real(chip.node))
+            yield DeviceNode(what, None if chip is None else real(chip.node))

@@ -10,7 +10,8 @@ from hearth._util.toml import show
 from hearth.drivers.channels import LevelField, SignalChipSpec, parse_channels
 from hearth.drivers.pwm.driver import SERVO_PERIOD_US, ChannelSpec, ServoSpec
 from hearth.drivers.signals import OFF, SignalLevel, SignalLimit
-from hearth.fields import Choice, FieldType, Flag, Number, Table, Text, kinds_of
+from hearth.fields import Choice, FieldType, Flag, Number, Text
+from hearth.tables import Table, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -61,7 +61,7 @@ class _PulsesSet(_Pulsing):
     clamped: NotRequired[Annotated[list[Any], CLAMPED]]
 
 
-class _Moved(TypedDict):
+class _ServoMoved(TypedDict):
     servo: Servo
     angle: Angle
     clamped: NotRequired[Annotated[list[Any], CLAMPED]]
@@ -129,7 +129,7 @@ class _Pwm(ChannelTools):
         return self.plan(bus, spec, run, OFF, lambda: {"on": False})
 
     @_drives("servo.move", logged=("servo", "angle"))
-    def move(self, servo: Servo, angle: Angle) -> Planned[_Moved]:
+    def move(self, servo: Servo, angle: Angle) -> Planned[_ServoMoved]:
         """Move a servo to an angle, and return when it has been told that angle.
 
         It goes there at its slew, in degrees a second (hw.pwm.list), if it has one. A move that is cancelled stops on

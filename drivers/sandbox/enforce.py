@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 Name: TypeAlias = Literal["user", "capabilities", "no_new_privs", "files", "devices", "network", "scopes", "syscalls"]
 
 
-class Part(NamedTuple):
+class Layer(NamedTuple):
     """A part of the confinement: `detail` is its extent, or the reason for its absence with the cure."""
 
     name: Name
@@ -55,7 +55,7 @@ class Part(NamedTuple):
     detail: str
 
 
-def by_cause(parts: Iterable[Part]) -> dict[str, list[Name]]:
+def by_cause(parts: Iterable[Layer]) -> dict[str, list[Name]]:
     """Return the parts that are not in force, by the reason: one cause is reported once."""
     causes: dict[str, list[Name]] = {}
     for part in parts:
@@ -68,7 +68,7 @@ def by_cause(parts: Iterable[Part]) -> dict[str, list[Name]]:
 class SandboxReport:
     """All parts of a confined daemon; or the reason why it is not confined, in `off`."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Layer, ...] = ()
     off: str | None = None
     user: str | None = None
     added: tuple[str, ...] = ()
@@ -177,26 +177,26 @@ def confine(plan: SandboxPlan, *, off: str | None = None, abi: int = landlock.NE
     )
 
 
-def available(abi: int = landlock.NEWEST) -> Iterator[Part]:
+def available(abi: int = landlock.NEWEST) -> Iterator[Layer]:
     """Yield the parts that could be put in force here; put nothing in force."""
-    yield Part("no_new_privs", True, "for all that is run")
+    yield Layer("no_new_privs", True, "for all that is run")
     try:
         there = min(landlock.version(), abi)
     except OSError as error:
         for name, _, _ in _LANDLOCK:
-            yield Part(name, False, landlock.why_not(error))
+            yield Layer(name, False, landlock.why_not(error))
     else:
         for name, since, kernel in _LANDLOCK:
             yield _part_of_landlock(name, since, kernel, there, "can be")
     try:
         Filter(())
     except NoFilter as error:
-        yield Part("syscalls", False, str(error))
+        yield Layer("syscalls", False, str(error))
     else:
-        yield Part("syscalls", True, "can be")
+        yield Layer("syscalls", True, "can be")
 
 
-def _become(plan: SandboxPlan) -> list[Part]:
+def _become(plan: SandboxPlan) -> list[Layer]:
     if plan.user is None:
         return []
     try:
@@ -205,30 +205,30 @@ def _become(plan: SandboxPlan) -> list[Part]:
         identity.become(plan.user)
     except OSError as error:
         raise ConfigError(f"[sandbox] user: cannot become {plan.user.name}: {error.strerror}") from None
-    return [Part("user", True, identity.in_words(plan.user))]
+    return [Layer("user", True, identity.in_words(plan.user))]
 
 
-def _capabilities(plan: SandboxPlan) -> Part:
+def _capabilities(plan: SandboxPlan) -> Layer:
     try:
         identity.keep_capabilities(plan.capabilities)
     except OSError as error:
-        return Part("capabilities", False, f"the kernel keeps them: {error.strerror}")
-    return Part("capabilities", True, f"{', '.join(plan.capabilities) or 'none'} kept")
+        return Layer("capabilities", False, f"the kernel keeps them: {error.strerror}")
+    return Layer("capabilities", True, f"{', '.join(plan.capabilities) or 'none'} kept")
 
 
-def _no_new_privs() -> Part:
+def _no_new_privs() -> Layer:
     try:
         identity.no_new_privs()
     except OSError as error:
-        return Part("no_new_privs", False, f"the kernel refuses it: {error.strerror}")
-    return Part("no_new_privs", True, "for all that is run")
+        return Layer("no_new_privs", False, f"the kernel refuses it: {error.strerror}")
+    return Layer("no_new_privs", True, "for all that is run")
 
 
-def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
+def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Layer]:
     # A Landlock domain may not look into processes outside of it (ptrace access), and no rule can allow that.
     if plan.looks is not None:
         for name, _, _ in _LANDLOCK:
-            yield Part(name, False, f"Landlock would keep hearthd from looking into other processes ({plan.looks})")
+            yield Layer(name, False, f"Landlock would keep hearthd from looking into other processes ({plan.looks})")
         return
     scopes = landlock.ABSTRACT_UNIX_SOCKETS | (0 if plan.signals else landlock.SIGNALS)
     try:
@@ -241,7 +241,7 @@ def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
             rules.enforce()
     except OSError as error:
         for name, _, _ in _LANDLOCK:
-            yield Part(name, False, landlock.why_not(error))
+            yield Layer(name, False, landlock.why_not(error))
         return
     reasons = {
         "files": f"Landlock {abi}, {len(plan.grants) - len(failed)} paths",
@@ -253,10 +253,10 @@ def _landlock(plan: SandboxPlan, newest: int) -> Iterator[Part]:
         yield _part_of_landlock(name, since, kernel, abi, reasons[name])
 
 
-def _part_of_landlock(name: Name, since: int, kernel: str, abi: int, reason: str) -> Part:
+def _part_of_landlock(name: Name, since: int, kernel: str, abi: int, reason: str) -> Layer:
     if abi >= since:
-        return Part(name, True, reason)
-    return Part(name, False, f"Landlock {abi} of this kernel does not know it; it takes {kernel} or later")
+        return Layer(name, True, reason)
+    return Layer(name, False, f"Landlock {abi} of this kernel does not know it; it takes {kernel} or later")
 
 
 def _network(plan: SandboxPlan) -> str:
@@ -281,11 +281,11 @@ def _filter(plan: SandboxPlan) -> Filter | NoFilter:
         return error
 
 
-def _seccomp(plan: SandboxPlan, made: Filter | NoFilter) -> Part:
+def _seccomp(plan: SandboxPlan, made: Filter | NoFilter) -> Layer:
     try:
         if isinstance(made, NoFilter):
             raise made
         made.enforce()
     except NoFilter as error:
-        return Part("syscalls", False, str(error))
-    return Part("syscalls", True, f"{made.calls} are denied, execve among them")
+        return Layer("syscalls", False, str(error))
+    return Layer("syscalls", True, f"{made.calls} are denied, execve among them")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from hearth.config.model import Config
-    from hearth.drivers.linux.survey import Node, Sockets
+    from hearth.drivers.linux.survey import DeviceNode, Sockets
     from hearth.drivers.profile import Profile
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -403,14 +403,14 @@ def devices_of(profile: Profile, hotplug: bool | None, *, sys: Path = Path("/sys
     return Devices(((DEV, "device", why), *grants), why)
 
 
-def _why_all(nodes: Sequence[Node], sys: Path) -> str | None:
+def _why_all(nodes: Sequence[DeviceNode], sys: Path) -> str | None:
     """Return the reason to open all of /dev: the first device that may come back under a new node."""
     moving = (node for node in nodes if node.role in ("node", "attribute"))
     pluggable = ((node.what, _plugged(node.path, sys)) for node in moving)
     return next((f"{what} {reason}" for what, reason in pluggable if reason is not None), None)
 
 
-def _grants_of(nodes: Sequence[Node]) -> Iterator[Reach]:
+def _grants_of(nodes: Sequence[DeviceNode]) -> Iterator[Reach]:
     for what, path, role in nodes:
         if path is not None:
             yield path, "list" if role == "list" else "device", what

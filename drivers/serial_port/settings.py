@@ -17,12 +17,14 @@ from attrs import define, field, frozen, validators
 
 from hearth.drivers.base import Wakeup
 from hearth.errors import DeviceError
-from hearth.fields import Choice, Flag, Integer, Table
+from hearth.fields import Choice, Flag, Integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from attrs import Attribute
+
+    from hearth.tables import Table
 
 PORTS: Final = "uart"
 """The kind whose buses serial ports are, and the word for them in `[discover]`."""

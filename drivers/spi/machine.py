@@ -10,7 +10,7 @@ from os.path import realpath
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.drivers.linux.machine import FoundDevice, Machine, origin_of, text_of
-from hearth.drivers.linux.survey import Access, Node, OnMachine, in_use, lacking, missing, real
+from hearth.drivers.linux.survey import Access, DeviceNode, OnMachine, in_use, lacking, missing, real
 from hearth.drivers.spi.spec import SpiSpec
 
 if TYPE_CHECKING:
@@ -82,6 +82,6 @@ class SpiMachine(OnMachine):
         if look.has_header and not look.of("spi"):
             yield {"kind": "spi", "hint": f"no SPI device is switched on; {OVERLAY}"}
 
-    def files(self, spec: SpiSpec, sys: Path) -> Iterator[Node]:
+    def files(self, spec: SpiSpec, sys: Path) -> Iterator[DeviceNode]:
         """Yield the node of a device."""
-        yield Node(f"spi device {spec.name}", real(spec.path))
+        yield DeviceNode(f"spi device {spec.name}", real(spec.path))

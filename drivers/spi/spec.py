@@ -8,12 +8,13 @@ from attrs import field, frozen
 
 from hearth.drivers.registers import RegisterMap, check_registers, parse_register
 from hearth.drivers.spi.driver import RegisterFrame, Registers, SpiRegister, SpiSettings
-from hearth.fields import Choice, Table, Text
+from hearth.fields import Choice, Text
 
 if TYPE_CHECKING:
     from hearth.drivers.base import Driver
     from hearth.drivers.kind import Opening
     from hearth.drivers.registers import Increment
+    from hearth.tables import Table
 
 _TEXT: Final = Text()
 _NAME: Final = Text('a name of letters, digits and _.-, such as "FLASH"', r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -40,7 +40,7 @@ Register: TypeAlias = Annotated[
 Clamped: TypeAlias = Annotated[list[Any], schemas.clamped("device, reg, name")]
 
 
-class _Transferred(TypedDict):
+class _SpiTransferred(TypedDict):
     data: Annotated[bytes, ShownBytes("what came in at the same time", least=1)]
     clamped: NotRequired[Clamped]
 
@@ -53,7 +53,7 @@ class _Shown(TypedDict):
     unit: NotRequired[Annotated[str, Len(1, 64), "the unit of the value, where the board's profile has one"]]
 
 
-class _Written(_Shown):
+class _SpiRegisterWritten(_Shown):
     clamped: NotRequired[Clamped]
 
 
@@ -120,7 +120,7 @@ class _SpiTools:
         return Planned(bus, lambda: (Use("spi", (device,)),), run, driven, preview, reached)
 
     @changes("spi.transfer", "CAP_SPI_RW", timeout_ms=_TIMEOUT_MS, logged=("device",), reaches=lambda _args: ())
-    def transfer(self, device: Device, write: Annotated[bytes, Bytes("what to send")]) -> Planned[_Transferred]:
+    def transfer(self, device: Device, write: Annotated[bytes, Bytes("what to send")]) -> Planned[_SpiTransferred]:
         """Exchange bytes with an SPI device in one transfer, during which it stays selected.
 
         As many bytes come in as go out (one of `write`, `text` and `hex`), so append a zero for each byte to read after
@@ -151,7 +151,7 @@ class _SpiTools:
     @changes("spi.write", "CAP_SPI_RW", timeout_ms=_TIMEOUT_MS, logged=("device", "register", "value"))
     def write(
         self, device: Device, register: Register, value: Annotated[float, "the value, in the unit that hw.spi.list has"]
-    ) -> Planned[_Written]:
+    ) -> Planned[_SpiRegisterWritten]:
         """Write a value to a declared register of an SPI device, in one transfer.
 
         The value is in the register's unit, and the nearest one that the register can hold is written; the result has

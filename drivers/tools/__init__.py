@@ -17,7 +17,7 @@ from hearth.drivers import schemas
 from hearth.drivers.board import BoardDriver
 from hearth.drivers.declare import COMMON, list_tool, with_signals
 from hearth.drivers.kinds import kinds_of
-from hearth.drivers.named import Signals
+from hearth.drivers.named import BoardSignals
 from hearth.drivers.tools.signals import NAMES, signal_tools
 from hearth.errors import ConfigError
 from hearth.tools import Tool
@@ -85,7 +85,7 @@ def _default_tools(board: Board, exec_templates: Mapping[str, ExecTemplate | Seq
     from hearth.drivers.tools.system import system_tools
 
     named = {kind.name: tuple(kind.signals(board)) for kind in kinds_of(board.profile.specs)}
-    object.__setattr__(board, "signals", Signals(board.name, tuple(chain(*named.values())), board.outputs))
+    object.__setattr__(board, "signals", BoardSignals(board.name, tuple(chain(*named.values())), board.outputs))
     of_kinds = [
         with_signals(tool, board, named[kind.name]) if fnmatchcase(tool.name, "hw.*.list") else tool
         for kind in kinds_of(board.profile.specs)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hearth.drivers.files import FileDriver
-    from hearth.tools import PathGuard, Tool
+    from hearth.tools import GuardedPaths, Tool
 
 Path: TypeAlias = Annotated[
     str, MinLen(1), "an absolute path beneath a directory that the operator allows for this; a refusal names those"
@@ -36,7 +36,7 @@ Mode: TypeAlias = Annotated[
 ]
 
 
-class _Entry(TypedDict):
+class _DirectoryEntry(TypedDict):
     name: Annotated[str, "append it to the directory's path"]
     type: Type
     name_base64: NotRequired[
@@ -51,9 +51,9 @@ class _Entry(TypedDict):
     target: NotRequired[Annotated[str, "of a symlink: what it says it leads to"]]
 
 
-class _Listed(TypedDict):
+class _DirectoryList(TypedDict):
     path: str
-    entries: Annotated[list[_Entry], "sorted by name"]
+    entries: Annotated[list[_DirectoryEntry], "sorted by name"]
     truncated: Annotated[bool, "true if entries are missing from the list"]
 
 
@@ -65,13 +65,13 @@ class _Status(TypedDict):
     mode: Annotated[str, 'permissions in octal, such as "0644"']
 
 
-class _Read(TypedDict):
+class _FileRead(TypedDict):
     data: Annotated[bytes, ShownBytes("what was read", most=READ_MAX)]
     size: Annotated[int, "the whole file's, in bytes; 0 for many in /proc, /sys"]
     eof: Annotated[bool, "true if nothing follows"]
 
 
-class _Written(TypedDict):
+class _FileWritten(TypedDict):
     path: str
     size: Annotated[int, "of the file now, in bytes"]
     created: Annotated[bool, "true if there was no such file before"]
@@ -96,15 +96,15 @@ _writes = partial(
 )
 
 
-class _Files:
+class _FileTools:
     def __init__(self, bus: str) -> None:
         self._bus = bus
 
-    def _plan(self, op: Callable[[PathGuard, FileDriver], Any]) -> Planned[Any]:
+    def _plan(self, op: Callable[[GuardedPaths, FileDriver], Any]) -> Planned[Any]:
         return asking(self._bus, lambda ctx, driver: op(ctx.paths, driver))
 
     @_reads("file.list", logged=("path",))
-    def list(self, path: Path) -> Planned[_Listed]:
+    def list(self, path: Path) -> Planned[_DirectoryList]:
         """List a directory: each entry's name, type, size and time of last change, sorted by name.
 
         Links are shown, not followed. At most {LIST_MAX} entries; `truncated` says whether there are more.
@@ -125,7 +125,7 @@ class _Files:
         path: Path,
         offset: Annotated[int, Ge(0), Le(2**53), "where to begin, in bytes"] = 0,
         len_: Annotated[int, Ge(1), Le(READ_MAX), "how many bytes to read at most"] = READ_MAX,
-    ) -> Planned[_Read]:
+    ) -> Planned[_FileRead]:
         """Read a regular file, at most {READ_MAX} bytes at a time.
 
         If `eof` is false, read on at `offset` + the number of bytes received.
@@ -133,7 +133,7 @@ class _Files:
         return self._plan(lambda guard, driver: driver.read(guard, path, offset, len_, shown_bytes))
 
     @_writes("file.write", risk_level=1, logged=("path", "mode"), supports_rollback=True)
-    def write(self, path: Path, data: Content, mode: Mode = "replace") -> Planned[_Written]:
+    def write(self, path: Path, data: Content, mode: Mode = "replace") -> Planned[_FileWritten]:
         """Write a regular file (one of `data`, `text` and `hex`); its directory must exist.
 
         By default the file is replaced as a whole and at once, or created: a reader sees either the old or the new
@@ -154,4 +154,4 @@ class _Files:
 
 def file_tools(bus: str = "files") -> list[Tool]:
     """Return the five tools; `bus` is the id of the bus whose driver is a `FileDriver`."""
-    return tools_of(_Files(bus), {"LIST_MAX": LIST_MAX, "UNDO_MAX": UNDO_MAX})
+    return tools_of(_FileTools(bus), {"LIST_MAX": LIST_MAX, "UNDO_MAX": UNDO_MAX})

@@ -46,7 +46,7 @@ class _Process(TypedDict):
     argv: NotRequired[Annotated[list[str], "command line, cut to 4096 bytes; only where the operator shows it"]]
 
 
-class _Listed(TypedDict):
+class _ProcessList(TypedDict):
     processes: Annotated[list[_Process], "in the order asked for"]
     total: Annotated[Count, "all processes that hearth may see"]
     matched: Annotated[Count, "those that `name` and `user` leave"]
@@ -98,7 +98,7 @@ class _Processes:
             str, Len(1, 64), "only processes of this user; refused where the operator does not disclose users"
         ]
         | None = None,
-    ) -> Planned[_Listed]:
+    ) -> Planned[_ProcessList]:
         """List running processes, the greatest users first: of CPU time since their start, or of memory.
 
         The CPU time is not that of the moment. Narrow it by `name` (a part of it) or `user`.

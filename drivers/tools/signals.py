@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hearth.api import Step
-    from hearth.drivers.named import NamedSignal, Signals
+    from hearth.drivers.named import BoardSignals, NamedSignal
     from hearth.tools import Args, StepContext, Tool
 
 NAMES: Final = ("signal.list", "signal.read", "signal.watch", "signal.set")
@@ -39,7 +39,7 @@ _EVERY_S: Final = 0.1
 """Seconds between two readings of a signal whose kind does not tell its changes."""
 
 
-def signal_tools(signals: Signals, offered: Mapping[str, Tool]) -> list[Tool]:
+def signal_tools(signals: BoardSignals, offered: Mapping[str, Tool]) -> list[Tool]:
     """Return the tools for the signals of a board; none for a board that names nothing.
 
     `offered` are the tools of the process: a step of one that is not there is refused, by whatever name it is asked.
@@ -137,7 +137,7 @@ _QUALITY: Final[Mapping[str, schemas.Schema]] = {
 class _Resolver:
     """The steps that calls of the tools for signals mean, on one board."""
 
-    def __init__(self, signals: Signals, offered: Mapping[str, Tool]) -> None:
+    def __init__(self, signals: BoardSignals, offered: Mapping[str, Tool]) -> None:
         self._signals = signals
         self._offered = offered
         self._results: dict[str, schemas.Schema] = {}
@@ -338,7 +338,7 @@ async def _never(_ctx: StepContext, _args: Args) -> Mapping[str, Any]:
 # --- signal.list ------------------------------------------------------------------------------------------------------
 
 
-def _list_tool(signals: Signals, targets: frozenset[str]) -> Tool:
+def _list_tool(signals: BoardSignals, targets: frozenset[str]) -> Tool:
     async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
         kind, pattern = args.get("kind"), args.get("name", "*")
         wanted = [

@@ -27,7 +27,7 @@ Percent: TypeAlias = Annotated[float, Ge(0), Le(100)]
 Throttles: TypeAlias = Annotated[list[Any] | None, {"items": {"enum": list(THROTTLES)}}]
 
 
-class _Filesystem(TypedDict):
+class _FilesystemUsage(TypedDict):
     mount: Annotated[str, "the mount point, a path"]
     device: str
     type: Annotated[str, 'such as "ext4"']
@@ -44,8 +44,8 @@ class _Filesystem(TypedDict):
     busy_s: Annotated[float | None, "for how long the device was at work since boot, in seconds"]
 
 
-class _Disk(TypedDict):
-    filesystems: Annotated[list[_Filesystem], "each once, at its shortest mount point"]
+class _DiskUsage(TypedDict):
+    filesystems: Annotated[list[_FilesystemUsage], "each once, at its shortest mount point"]
     truncated: Annotated[bool, "true if file systems are missing from the list"]
 
 
@@ -76,7 +76,7 @@ class _Swap(TypedDict):
     used_percent: Annotated[Percent | None, "null if there is no swap"]
 
 
-class _Memory(TypedDict):
+class _MemoryUsage(TypedDict):
     total_bytes: Bytes
     available_bytes: Bytes
     used_bytes: Annotated[Bytes, "total less available"]
@@ -175,7 +175,7 @@ class _Address(TypedDict):
     prefix: Annotated[Count | None, "length of the network part, in bits"]
 
 
-class _Interface(TypedDict):
+class _NetworkInterface(TypedDict):
     name: Annotated[str, 'such as "eth0"']
     up: Annotated[bool, "true if it is up and has a carrier"]
     loopback: Annotated[bool, "true for an interface that leads nowhere else"]
@@ -194,7 +194,7 @@ class _Interface(TypedDict):
 
 
 class _Network(TypedDict):
-    interfaces: Annotated[list[_Interface], "by name"]
+    interfaces: Annotated[list[_NetworkInterface], "by name"]
     truncated: Annotated[bool, "true if interfaces are missing from the list"]
 
 
@@ -220,7 +220,7 @@ class _System:
         return asking(self._bus, lambda _, driver: driver.cpuinfo())
 
     @_reads("sys.memory")
-    def memory(self) -> Planned[_Memory]:
+    def memory(self) -> Planned[_MemoryUsage]:
         """Main memory and swap, in bytes.
 
         `available_bytes` is what programs can still have without swapping: it, not `free_bytes`, tells whether memory
@@ -246,7 +246,7 @@ class _System:
         return asking(self._bus, lambda _, driver: driver.load())
 
     @_reads("sys.disk")
-    def disk(self) -> Planned[_Disk]:
+    def disk(self) -> Planned[_DiskUsage]:
         """File systems with storage: mount point, device, type, how full they are, and how much was read and written.
 
         In bytes and inodes. Network and FUSE file systems are named but not asked (their numbers are null), since their

@@ -6,7 +6,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hearth.drivers.linux.survey import Node, OnMachine, in_use, real
+from hearth.drivers.linux.survey import DeviceNode, OnMachine, in_use, real
 from hearth.drivers.serial_port.machine import ACCESS, FoundPort, find_ports, port_problems
 from hearth.drivers.serial_port.settings import PORTS
 from hearth.drivers.uart.spec import UartSpec
@@ -73,11 +73,11 @@ class UartMachine(OnMachine):
         """See `OnMachine.told`."""
         return f"({entry['driver'] or 'serial port'}){in_use(entry)}"
 
-    def nodes(self, specs: Sequence[UartSpec], sys: Path) -> Iterator[Node]:
+    def nodes(self, specs: Sequence[UartSpec], sys: Path) -> Iterator[DeviceNode]:
         """Yield the nodes of the ports, and the pseudo-terminals of simulated ones."""
         for spec in specs:
             if spec.driver == "serial":
-                yield Node(f"uart {spec.port}", real(spec.path))
+                yield DeviceNode(f"uart {spec.port}", real(spec.path))
         if any(spec.driver == "sim" for spec in specs):
             for name in ("ptmx", "pts"):
-                yield Node("the simulated serial ports", Path("/dev", name), "fixed")
+                yield DeviceNode("the simulated serial ports", Path("/dev", name), "fixed")

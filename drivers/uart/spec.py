@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from attrs import field, frozen
 
 from hearth.drivers.serial_port.settings import UartSettings, parse_rs485
-from hearth.fields import Choice, Table, Text
+from hearth.fields import Choice, Text
 
 if TYPE_CHECKING:
     from hearth.drivers.base import Driver
     from hearth.drivers.kind import Opening
+    from hearth.tables import Table
 
 _TEXT: Final = Text()
 _UART_DRIVER: Final = Choice("sim", "serial")

@@ -49,7 +49,7 @@ GapMs: TypeAlias = Annotated[
 Level: TypeAlias = Annotated[bool | None, "null where the port does not know it"]
 
 
-class _Received(TypedDict):
+class _BytesReceived(TypedDict):
     data: Annotated[bytes, ShownBytes("what was received", most=MAX_TAKE)]
     timed_out: Annotated[bool, "true if the time was over first: `data` is what had come until then"]
     overflow: NotRequired[Annotated[int, "bytes lost before these: this session read too late"]]
@@ -57,11 +57,11 @@ class _Received(TypedDict):
     discarded: NotRequired[Annotated[int, "bytes of earlier input that an exchange skipped"]]
 
 
-class _Written(TypedDict):
+class _BytesSent(TypedDict):
     written: Annotated[int, Ge(1), Le(MAX_TAKE), "bytes sent"]
 
 
-class _Lines(TypedDict):
+class _LineStates(TypedDict):
     port: Port
     rts: Level
     dtr: Level
@@ -110,7 +110,7 @@ class _Uart:
         until: Until | None = None,
         gap_ms: GapMs | None = None,
         timeout_ms: Annotated[int, Ge(0), Le(MAX_READ_MS), "the longest wait in milliseconds"] = DEFAULT_MS,
-    ) -> Planned[_Received]:
+    ) -> Planned[_BytesReceived]:
         """Read from a serial port what has come since this session's last read, and wait for more if need be.
 
         Each session reads at its own place: none takes what another one waits for. The first use of a port in a
@@ -139,7 +139,7 @@ class _Uart:
         port: Port,
         data: Data,
         drain: Annotated[bool, "wait until everything has left the system's buffer"] = False,
-    ) -> Planned[_Written]:
+    ) -> Planned[_BytesSent]:
         """Send bytes (one of `data`, `text` and `hex`) over a serial port.
 
         It ends when the system has taken them all, in order; with `drain` when they have left it.
@@ -168,7 +168,7 @@ class _Uart:
         timeout_ms: Annotated[
             int, Ge(1), Le(MAX_EXCHANGE_MS), "the longest wait for the reply in milliseconds"
         ] = DEFAULT_MS,
-    ) -> Planned[_Received]:
+    ) -> Planned[_BytesReceived]:
         """Send a command (one of `data`, `text` and `hex`) over a serial port and read the reply.
 
         No other transfer comes in between. Earlier input is skipped first, so the reply belongs to the command. {_WHEN}
@@ -198,7 +198,7 @@ class _Uart:
         rts: Annotated[bool, "request to send"] | None = None,
         dtr: Annotated[bool, "data terminal ready"] | None = None,
         break_ms: Annotated[int, Ge(1), Le(MAX_BREAK_MS), "hold the line in the break state for so long"] | None = None,
-    ) -> Planned[_Lines]:
+    ) -> Planned[_LineStates]:
         """Drive a serial port's RTS and DTR, send a break, and return the levels of all its lines.
 
         true is asserted. Without any of them it only returns the levels. A break begins after earlier output has left.

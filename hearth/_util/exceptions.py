@@ -22,7 +22,7 @@ def sole(error: BaseException) -> BaseException:
     return error
 
 
-class Body:
+class BodyOutcome:
     """A record of the exception that the body of a context manager raised; see `unwrapped`."""
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class Body:
 
 
 @asynccontextmanager
-async def unwrapped() -> AsyncIterator[Body]:
+async def unwrapped() -> AsyncIterator[BodyOutcome]:
     """Raise the body's exception without a group, if it is the only one, and rather than a cancellation.
 
     Goes around the nurseries.
     """
-    body = Body()
+    body = BodyOutcome()
     try:
         yield body
     except trio.Cancelled as cancelled:
@@ -65,7 +65,7 @@ async def unwrapped() -> AsyncIterator[Body]:
             only.__context__, only.__suppress_context__ = context, suppressed
 
 
-def _preferred(body: Body, cancelled: BaseException) -> BaseException:
+def _preferred(body: BodyOutcome, cancelled: BaseException) -> BaseException:
     """Return the body's exception: closing a stream in a cancelled scope raises a cancellation in its place."""
     return body.raised if isinstance(body.raised, Exception) else cancelled
 

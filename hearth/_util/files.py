@@ -189,11 +189,11 @@ def ownership_fault(directory: Path, trusted: Collection[int], *, may_be_missing
     ahead = list(reversed(directory.absolute().parts[1:]))
     while True:
         status = place.stat()
-        if status.st_uid not in trusted and not _is_overflow_uid(status.st_uid):
+        if not _is_trusted(status.st_uid, trusted):
             can = "change it" if stat.S_ISREG(status.st_mode) else "put another one in its place"
             user = _user(status.st_uid)
             return f"{place} belongs to {user}, who could {can}; `chown root {place}`, or choose another"
-        writers = _writers(place, status, trusted)
+        writers, sticky = _writers(place, status, trusted), status.st_mode & stat.S_ISVTX
         if not ahead:
             return writers
         step = place / ahead.pop()
@@ -202,11 +202,13 @@ def ownership_fault(directory: Path, trusted: Collection[int], *, may_be_missing
         except FileNotFoundError:
             if not may_be_missing:
                 raise
-            return None if status.st_mode & stat.S_ISVTX else writers
-        if writers is not None and not status.st_mode & stat.S_ISVTX:
-            return writers
-        if writers is not None and found.st_uid not in trusted and not _is_overflow_uid(found.st_uid):
-            return f"{step} belongs to {_user(found.st_uid)}, in a directory that others can write to; choose another"
+            return None if sticky else writers
+        if writers is not None:
+            if not sticky:
+                return writers
+            if not _is_trusted(found.st_uid, trusted):
+                user = _user(found.st_uid)
+                return f"{step} belongs to {user}, in a directory that others can write to; choose another"
         if not stat.S_ISLNK(found.st_mode):
             place = step
             continue
@@ -214,9 +216,9 @@ def ownership_fault(directory: Path, trusted: Collection[int], *, may_be_missing
         if links > MOST_LINKS:
             return f"{directory} leads through more than {MOST_LINKS} links; choose another"
         target = step.readlink()
-        ahead += reversed([part for part in target.parts if part != "/"])
         if target.is_absolute():
-            place = Path("/")
+            place, target = Path("/"), target.relative_to("/")
+        ahead += reversed(target.parts)
 
 
 def _writers(place: Path, status: os.stat_result, trusted: Collection[int]) -> str | None:
@@ -249,9 +251,9 @@ def _all_members_trusted(place: Path, gid: int, trusted: Collection[int]) -> boo
     return members <= names
 
 
-def _is_overflow_uid(uid: int) -> bool:
-    """Return True for the overflow uid, inside a user namespace: the kernel shows it for owners from outside."""
-    return uid == _overflow_uid()
+def _is_trusted(uid: int, trusted: Collection[int]) -> bool:
+    """Return True for a trusted user, and for the overflow uid: a user namespace shows it for owners from outside."""
+    return uid in trusted or uid == _overflow_uid()
 
 
 @cache  # a confined daemon cannot read these files, and a reload examines paths again

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 from attrs import frozen
+from outcome import Error, Value, acapture, capture
 
 from hearth._util.exceptions import only_cancelled
 from hearth.errors import CarrierError
@@ -149,11 +150,8 @@ class Portal:
         return Wait(self._ended, _nothing, self._ended)
 
     def _run(self, root: Callable[[], AbstractAsyncContextManager[T]], opened: Future[T]) -> None:
-        error: BaseException | None = None
-        try:
-            trio.run(self._main, root, opened)
-        except BaseException as raised:  # noqa: BLE001  raised again in the thread that waits
-            error = raised
+        ended = capture(trio.run, self._main, root, opened)
+        error = ended.error if isinstance(ended, Error) else None
         if not opened.done():
             opened.set_exception(error or self._gone())
             error = None
@@ -189,7 +187,7 @@ class Portal:
 
         The outcome is CarrierError when the portal closes. Raises RuntimeError in a forked child.
         """
-        made = _Call(self, call, lost)
+        made = _PortalCall(self, call, lost)
         self._submit(made)
         return made.wait
 
@@ -203,7 +201,7 @@ class Portal:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(function, *args)
 
-    def _submit(self, call: _Call[Any]) -> None:
+    def _submit(self, call: _PortalCall[Any]) -> None:
         if self.forked:
             raise RuntimeError(
                 f"this process was forked from the one that called {self.name}, whose connection stays there; "
@@ -217,7 +215,7 @@ class Portal:
         except trio.RunFinishedError:
             self.refuse(call.wait.outcome, everywhere=threading.current_thread() is threading.main_thread())
 
-    def begin(self, call: _Call[Any]) -> None:
+    def begin(self, call: _PortalCall[Any]) -> None:
         """Begin a call; in the Trio thread."""
         if self._nursery is not None:
             self._nursery.start_soon(call.run)
@@ -233,7 +231,7 @@ class Portal:
         return CarrierError(f"what {self.name} opened is closed; call {self.name} again")
 
 
-class _Call(Generic[T]):
+class _PortalCall(Generic[T]):
     """One call of a Trio function from another thread."""
 
     def __init__(
@@ -251,17 +249,15 @@ class _Call(Generic[T]):
         """Call the function and pass on its outcome; raises nothing."""
         future = self.wait.outcome
         with self._scope:
-            try:
-                value = await self._call()
-            except BaseException as error:  # noqa: BLE001  raised again in the thread that waits
-                if only_cancelled(error):
-                    self._portal.refuse(future, everywhere=self._abandoned)
-                else:
-                    future.set_exception(error)
-            else:
-                future.set_result(value)
+            outcome = await acapture(self._call)
+            if isinstance(outcome, Value):
+                future.set_result(outcome.value)
                 if self._abandoned:
-                    self._undo(value)
+                    self._undo(outcome.value)
+            elif only_cancelled(outcome.error):
+                self._portal.refuse(future, everywhere=self._abandoned)
+            else:
+                future.set_exception(outcome.error)
 
     def _abandon(self) -> None:
         self._portal.post(self._abandon_here)
@@ -281,7 +277,7 @@ class _Call(Generic[T]):
             async def undone() -> None:
                 await undo(value)
 
-            self._portal.begin(_Call(self._portal, undone))
+            self._portal.begin(_PortalCall(self._portal, undone))
 
 
 class Held(Generic[T]):

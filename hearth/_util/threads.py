@@ -8,7 +8,7 @@ not return. `IMPORTING` is for imports outside the main thread.
 Theory of operation of a `Helper`. A file that the kernel keeps in memory answers within microseconds, less than a turn
 of the loop costs. So `Helper.call` blocks the calling thread for at most `PATIENCE_S`, and nearly every call is `done`
 when it returns. A call that is not done goes on in the helper's thread: the caller waits for it beside the loop
-(`Call.wait`, `Call.then`), and gives the helper nothing else until then, or the loop would spend its patience again.
+(`HelperCall.wait`, `HelperCall.then`), and gives the helper nothing else until then, or the loop would spend its patience again.
 
 The two threads take turns, and waking another processor takes many times as long as such a call. So the caller stays on
 its processor for as long as it waits in place, and the helper moves there. Where they may not, they are slower and
@@ -24,9 +24,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
+from outcome import Error, Value, capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,42 +55,48 @@ class Background(Generic[T]):
     __slots__ = ("_future",)
 
     def __init__(self, work: Callable[[], T], name: str) -> None:
-        self._future: Future[T] = Future()
+        self._future: Future[Value[T] | Error] = Future()
         threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
 
     def _run(self, work: Callable[[], T]) -> None:
-        try:
-            self._future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  raised again by `wait`, in the task that waits
-            self._future.set_exception(error)
+        self._future.set_result(capture(work))
 
     async def wait(self) -> T:
         """Return the result of the work, or raise its exception. A cancellation ends only the wait."""
-        return await trio.to_thread.run_sync(self._future.result, abandon_on_cancel=True)
+        return _value(await trio.to_thread.run_sync(self._future.result, abandon_on_cancel=True))
 
     async def wait_at_most(self, seconds: float) -> T:
         """Return the result, as `wait`; raise TimeoutError after `seconds` of real time, whatever clock Trio runs on.
 
         A cancellation does not end this wait.
         """
-        return await trio.to_thread.run_sync(self._future.result, seconds)
+        return _value(await trio.to_thread.run_sync(self._future.result, seconds))
 
     def join(self) -> bool:
         """Block the calling thread until the work has ended; return True if it raised nothing."""
-        return self._future.exception() is None
+        return isinstance(self._future.result(), Value)
 
 
-class Call(Generic[T]):
+def _value(outcome: Value[T] | Error) -> T:
+    """Return a value, or raise the error: `unwrap` does so once only."""
+    if isinstance(outcome, Error):
+        try:
+            raise outcome.error
+        finally:
+            del outcome  # breaks the cycle of error, traceback and this frame
+    return outcome.value
+
+
+class HelperCall(Generic[T]):
     """A call that a helper's thread makes. The Trio thread uses it, and the helper fills it in."""
 
-    __slots__ = ("_ended", "_error", "_value", "_wakes", "_work", "done", "processor")
+    __slots__ = ("_ended", "_outcome", "_wakes", "_work", "done", "processor")
 
     def __init__(self, work: Callable[[], T], processor: int = -1) -> None:
         self.processor = processor
         """The number of the processor of the thread that waits for it in place; -1 if none does."""
         self._work: Callable[[], T] | None = work
-        self._value: T | None = None
-        self._error: BaseException | None = None
+        self._outcome: Value[T] | Error | None = None
         self._ended = threading.Lock()
         self._ended.acquire()
         self._wakes: list[Callable[[], None]] = []
@@ -100,10 +107,7 @@ class Call(Generic[T]):
         """Make the call; for the helper's thread."""
         work, self._work = self._work, None
         assert work is not None, "a call is made once"
-        try:
-            self._value = work()
-        except BaseException as error:  # noqa: BLE001  raised again by `get`, in the thread that asked
-            self._error = error
+        self._outcome = capture(work)
         self.done = True
         self._ended.release()
         self._wake()
@@ -119,12 +123,8 @@ class Call(Generic[T]):
 
     def get(self) -> T:
         """Return the value of a call that is done, or raise its exception."""
-        if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                del self  # breaks the cycle of error, traceback and this frame
-        return cast("T", self._value)
+        assert self._outcome is not None, "it is done"
+        return _value(self._outcome)
 
     def then(self, function: Callable[[], Any]) -> None:
         """Call `function` in a turn of the loop when the call has ended. Only once for each call."""
@@ -148,9 +148,9 @@ class Helper:
     def __init__(self, name: str) -> None:
         self._name = name
         self._process = 0
-        self._calls: SimpleQueue[Call[Any] | None] | None = None
+        self._calls: SimpleQueue[HelperCall[Any] | None] | None = None
 
-    def call(self, work: Callable[[], T], patience: float | None = None) -> Call[T]:
+    def call(self, work: Callable[[], T], patience: float | None = None) -> HelperCall[T]:
         """Have `work` called; wait in place for at most `patience` seconds (`PATIENCE_S`; -1: until it has ended)."""
         if self._calls is None or self._process != os.getpid():
             # A fork has no threads.
@@ -159,10 +159,10 @@ class Helper:
             weakref.finalize(self, self._calls.put, None).atexit = False
             threading.Thread(target=_make, args=(self._calls,), name=self._name, daemon=True).start()
         if patience == 0:
-            call = Call(work)
+            call = HelperCall(work)
             self._calls.put(call)
             return call
-        call = Call(work, _processor()())
+        call = HelperCall(work, _processor()())
         allowed = _move(call.processor)
         try:
             self._calls.put(call)
@@ -174,7 +174,7 @@ class Helper:
         return call
 
 
-def _make(calls: SimpleQueue[Call[Any] | None]) -> None:
+def _make(calls: SimpleQueue[HelperCall[Any] | None]) -> None:
     here = -1
     while (call := calls.get()) is not None:
         call.run()

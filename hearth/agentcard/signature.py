@@ -67,19 +67,27 @@ def examine_signature(card: Mapping[str, Any]) -> CardSignature | Finding | None
     proof, did = metadata["proof"], metadata.get("did")
     if not isinstance(proof, dict) or any(proof.get(name) != value for name, value in _OPTIONS.items()):
         return _wrong("is no Data Integrity proof of the cryptosuite eddsa-jcs-2022")
-    key = _bytes(did.removeprefix("did:key:")) if isinstance(did, str) and did.startswith("did:key:") else None
-    if key is None or not key.startswith(_ED25519) or len(key) != len(_ED25519) + 32:
+    if (key := _key_of(did)) is None:
         return _wrong(f"is by {shown(did)}, which is no did:key of an Ed25519 key")
     if proof.get("verificationMethod") != f"{did}#{str(did).removeprefix('did:key:')}":
         return _wrong("names another key than the card's DID")
     value = proof.get("proofValue")
     signature = _bytes(value) if isinstance(value, str) else None
-    public = parse_public(public_pem(key.removeprefix(_ED25519)), "did")
+    public = parse_public(public_pem(key), "did")
     options = {name: each for name, each in proof.items() if name != "proofValue"}
     if signature is None or not _verified(public, _hash_data(unsigned_of(card), options), signature):
         return _wrong(f"is not the signature of {shown(did)} over this card")
     (key_id,) = public.raw()
     return CardSignature(str(did), key_id)
+
+
+def _key_of(did: Any) -> bytes | None:
+    """Return the Ed25519 public key that a did:key is; None for anything else."""
+    if not isinstance(did, str) or not did.startswith("did:key:"):
+        return None
+    coded = _bytes(did.removeprefix("did:key:")) or b""
+    key = coded.removeprefix(_ED25519)
+    return key if len(key) == 32 and key != coded else None
 
 
 def _wrong(problem: str) -> Finding:

@@ -14,13 +14,16 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from attrs import frozen
 
 from hearth._util.text import suggest
 from hearth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 EXAMPLES: Final = {
     "amqps": "amqps://broker.example:5671/?ca=ca.pem&cert=arm.pem&key=arm.key",
@@ -86,20 +89,24 @@ def parse_broker(text: str) -> BrokerAddress:
     secure = scheme == "amqps"
     given = _parameters(text, scheme, match["query"] or "")
     user = _decoded(text, match["user"] or "", scheme)
-    if ":" in user:
-        raise _wrong(
-            text, "a password does not belong in an address; write it to a file, for ?password_file=FILE", scheme
-        )
-    if secure and user:
-        raise _wrong(text, "it takes no user: the certificate's is meant", scheme)
-    if secure and ("cert" not in given or "key" not in given):
-        raise _wrong(text, "the client's certificate is missing: cert and key are its log-in", scheme)
-    if not secure and (not user or "password_file" not in given):
-        raise _wrong(text, "USER@ and password_file are its log-in", scheme)
+    if (fault := _login_fault(secure, user, given)) is not None:
+        raise _wrong(text, fault, scheme)
     vhost = _decoded(text, match["vhost"], scheme) if match["vhost"] else "/"
     port = _port(text, scheme, match["port"])
     host = _host(text, scheme, match["host"])
     return BrokerAddress(host, port, secure, vhost, user=user or None, **given)
+
+
+def _login_fault(secure: bool, user: str, given: Mapping[str, Path]) -> str | None:
+    """Return why an address has no log-in: by the certificate with amqps, by user and password with amqp."""
+    if ":" in user:
+        return "a password does not belong in an address; write it to a file, for ?password_file=FILE"
+    if not secure:
+        return None if user and "password_file" in given else "USER@ and password_file are its log-in"
+    if user:
+        return "it takes no user: the certificate's is meant"
+    there = {"cert", "key"} <= given.keys()
+    return None if there else "the client's certificate is missing: cert and key are its log-in"
 
 
 def _host(text: str, scheme: str, host: str) -> str:

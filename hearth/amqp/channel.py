@@ -321,14 +321,7 @@ class AmqpChannel:
     def handle_method(self, method: Method) -> list[ChannelEvent]:
         """Take a method frame. Raises AmqpProtocolError for one that cannot come now."""
         if isinstance(method, commands.Channel.Close):
-            self._send(encode_method(self.number, commands.Channel.CloseOk()))
-            ours = self.state is ChannelState.CLOSING
-            self.ended()
-            return [
-                ChannelEnded(
-                    self, None if ours else refusal(method.reply_code or 0, method.reply_text or "", self._place)
-                )
-            ]
+            return self._closed(method)
         if self.state is ChannelState.CLOSING:
             if not isinstance(method, commands.Channel.CloseOk):
                 return []  # sent before the broker knew
@@ -340,20 +333,28 @@ class AmqpChannel:
             self.state is ChannelState.OPENING and isinstance(method, commands.Channel.OpenOk)
         ):
             return self._replied(method)
-        if isinstance(method, (commands.Basic.Ack, commands.Basic.Nack)):
-            return self._confirmed(method)
-        if isinstance(method, commands.Basic.Deliver):
-            if method.consumer_tag != self._consumer:
-                raise AmqpProtocolError("a delivery came for a consumer that there is not", 503)
-            self._content = _Content(method)
-            return []
-        if isinstance(method, commands.Basic.Return):
-            self._content = _Content(method, reason="returned")
-            return []
-        if isinstance(method, commands.Basic.Cancel) and method.consumer_tag == self._consumer:
-            self._consumer = None
-            return [ConsumerCancelled(self)]
-        raise AmqpProtocolError(f"{method.name} came on a channel that does not wait for it", 503)
+        match method:
+            case commands.Basic.Ack() | commands.Basic.Nack():
+                return self._confirmed(method)
+            case commands.Basic.Deliver():
+                if method.consumer_tag != self._consumer:
+                    raise AmqpProtocolError("a delivery came for a consumer that there is not", 503)
+                self._content = _Content(method)
+            case commands.Basic.Return():
+                self._content = _Content(method, reason="returned")
+            case commands.Basic.Cancel() if method.consumer_tag == self._consumer:
+                self._consumer = None
+                return [ConsumerCancelled(self)]
+            case _:
+                raise AmqpProtocolError(f"{method.name} came on a channel that does not wait for it", 503)
+        return []
+
+    def _closed(self, method: commands.Channel.Close) -> list[ChannelEvent]:
+        self._send(encode_method(self.number, commands.Channel.CloseOk()))
+        ours = self.state is ChannelState.CLOSING
+        self.ended()
+        error = None if ours else refusal(method.reply_code or 0, method.reply_text or "", self._place)
+        return [ChannelEnded(self, error)]
 
     def _replied(self, method: Method) -> list[ChannelEvent]:
         self._answers = ()

@@ -52,7 +52,7 @@ class ToolCall:
 
 
 @frozen
-class Turn:
+class ModelTurn:
     """One turn of a model: its words, its calls, and the tokens that were read and written."""
 
     text: str = ""
@@ -69,7 +69,7 @@ class Model(Protocol):
 
     async def turn(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], on_text: Callable[[str], None]
-    ) -> Turn:
+    ) -> ModelTurn:
         """Return the model's next turn; `on_text` gets its words as they come. Raises ModelError."""
         ...
 
@@ -143,7 +143,7 @@ class _Collected:
     def count_tokens(self, **counts: object) -> None:
         self.tokens |= {name: count for name, count in counts.items() if isinstance(count, int) and count >= 0}
 
-    def turn(self, max_tokens: int) -> Turn:
+    def turn(self, max_tokens: int) -> ModelTurn:
         if self.ended is None:
             raise ModelError("the model's answer stopped in the middle")
         if self.ended in ("length", "max_tokens"):
@@ -152,11 +152,11 @@ class _Collected:
             ToolCall(call["id"] or f"call_{index}", call["tool"], call["arguments"])
             for index, call in sorted(self.calls.items())
         ]
-        return Turn("".join(self.text), tuple(calls), self.tokens.get("read", 0), self.tokens.get("written", 0))
+        return ModelTurn("".join(self.text), tuple(calls), self.tokens.get("read", 0), self.tokens.get("written", 0))
 
 
 @define
-class _Endpoint:
+class _ModelEndpoint:
     """A model behind an API."""
 
     name: str
@@ -167,7 +167,7 @@ class _Endpoint:
 
     async def turn(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], on_text: Callable[[str], None]
-    ) -> Turn:
+    ) -> ModelTurn:
         """See Model."""
         collected = _Collected(on_text)
         async with _faults(self.where, self._timeout_s, self._error()), self._stream(messages, tools) as pieces:
@@ -231,7 +231,7 @@ def _object(piece: Any) -> Mapping[str, Any]:
     return dumped
 
 
-class OpenAIModel(_Endpoint):
+class OpenAIModel(_ModelEndpoint):
     """A model behind the chat completions of OpenAI, as Ollama, llama.cpp, vLLM and gateways have them too."""
 
     def _error(self) -> type[Exception]:
@@ -288,7 +288,7 @@ def _for_openai(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "assistant", "content": message["text"] or None, **({"tool_calls": calls} if calls else {})}
 
 
-class AnthropicModel(_Endpoint):
+class AnthropicModel(_ModelEndpoint):
     """A model behind the messages API of Anthropic."""
 
     def _error(self) -> type[Exception]:

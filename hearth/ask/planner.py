@@ -30,7 +30,7 @@ from hearth.ask import ModelError
 from hearth.ask.backends import as_object
 from hearth.ask.prompt import TOOLS
 from hearth.errors import InvalidParams, RpcError
-from hearth.protocol.methods import read_expect
+from hearth.protocol.submissions import read_expect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

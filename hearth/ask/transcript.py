@@ -22,7 +22,7 @@ from attrs import define, field
 
 from hearth._util.formats import check_format
 from hearth.ask import ModelError
-from hearth.ask.backends import ToolCall, Turn
+from hearth.ask.backends import ModelTurn, ToolCall
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def first_difference(recorded: bytes, again: bytes) -> tuple[int, str, str] | No
 class RecordedModel:
     """A model that says again what it has said: implements `backends.Model`."""
 
-    _turns: list[Turn]
+    _turns: list[ModelTurn]
     name: str = "recorded"
     where: str = "a transcript"
 
@@ -114,7 +114,7 @@ class RecordedModel:
 
     async def turn(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], on_text: Callable[[str], None]
-    ) -> Turn:
+    ) -> ModelTurn:
         """See Model."""
         if not self._turns:
             raise ModelError("the recording has no further turn of the model")
@@ -123,10 +123,10 @@ class RecordedModel:
         return turn
 
 
-def read_turn(record: Mapping[str, Any]) -> Turn:
+def read_turn(record: Mapping[str, Any]) -> ModelTurn:
     """Return the turn that a line has. Raises ConfigError."""
     try:
         calls = tuple(ToolCall(str(one["id"]), str(one["tool"]), str(one["arguments"])) for one in record["calls"])
-        return Turn(str(record["text"]), calls, int(record["tokens_in"]), int(record["tokens_out"]))
+        return ModelTurn(str(record["text"]), calls, int(record["tokens_in"]), int(record["tokens_out"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"a turn of the transcript cannot be read: {error!r}") from None

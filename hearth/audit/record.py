@@ -177,22 +177,25 @@ def _examine(args: Any) -> _Seen | None:
         if not kinds <= _WRITTEN:
             return None
         if float in kinds:
-            these = [part for part in parts if type(part) is float]
-            if not all(map(math.isfinite, these)):
+            floats += filter(_is_float, parts)
+            if not all(map(math.isfinite, floats)):
                 return None
-            floats += these
         objects = [part for part in parts if type(part) is dict]
         arrays = [part for part in parts if type(part) is list]
         names = [*chain.from_iterable(objects)]
         if not {*map(type, names)} <= _TEXT:
             return None
         keys += names
-        found += [each for each in objects if each]
+        found += filter(None, objects)
         parts = [*chain.from_iterable(arrays), *chain.from_iterable(map(dict.values, objects))]
         left -= len(parts)
         if left < 0:
             return None
     return None
+
+
+def _is_float(part: Any) -> bool:
+    return type(part) is float
 
 
 def _may_be_disordered(text: str) -> bool:

@@ -12,7 +12,7 @@ from hearth.cli import common
 from hearth.cli.common import Options, session, standard
 from hearth.errors import HearthError
 from hearth.protocol.known import known_by
-from hearth.protocol.methods import CONSTRAINTS
+from hearth.protocol.submissions import CONSTRAINTS
 from hearth.tools import RISK_NAMES
 
 if TYPE_CHECKING:

@@ -316,23 +316,15 @@ class FleetClient:
     async def _send_due(self, publisher: Publisher, orders: list[FleetOrder]) -> bool:
         """Publish the orders that are due, and ask for ticks; return True if there are more."""
         due: list[tuple[FleetOrder, AmqpMessage]] = []
-        sent: list[Confirmation] = []
+        asked: list[Confirmation] = []
         for order in orders:
             now = trio.current_time()
-            if order.not_after is not None and not order.published and self.clock() > order.not_after:
-                said = order.said or "the device was not there in time"
-                await self._order_store(self.order_store.mark, order, published=False, said=said, state="NOT SENT")
-                self._notify()
-                continue
-            if now - self._asked.get(order.message_id, -RETRY_S) < RETRY_S:
+            if await self._expired(order) or now - self._asked.get(order.message_id, -RETRY_S) < RETRY_S:
                 continue
             tick, came = self._ticks.get(order.device, (None, -TICK_S))
             if order.not_after is not None and now - came >= TICK_S:
-                if now - self._asked.get(order.device, -RETRY_S) >= RETRY_S:
-                    self._asked[order.device] = now
-                    ask = l1.envelope(l1.CLOCK, {"caller_id": self.caller}, new_id(), self.clock())
-                    more = {"expiration": str(int(RETRY_S * 1000))}
-                    sent.append(await publisher.send(l1.command_message(ask, order.device, self.user, **more)))
+                if self._may_ask(order.device):
+                    asked.append(await self._ask_tick(publisher, order.device))
                 continue
             self._asked[order.message_id] = now
             due.append((order, self._message(order, tick, now - came)))
@@ -340,18 +332,43 @@ class FleetClient:
                 break
         if first := [order.message_id for order, _ in due if not order.published]:
             await self._order_store(self.order_store.mark_published, first)
-        confirmations = [await publisher.send(message, mandatory=True) for _, message in due]
-        for (order, _), confirmation in zip(due, confirmations, strict=True):
-            try:
-                await confirmation.wait()
-            except NoRoute:
-                await self._refused(order, "no device of this id has ever been connected")
-            except PublishNacked:
-                await self._refused(order, "the device's queue is full, or has no leader")
-        for confirmation in sent:
+        sent = [(order, await publisher.send(message, mandatory=True)) for order, message in due]
+        for order, confirmation in sent:
+            await self._note_sent(order, confirmation)
+        for confirmation in asked:
             with suppress(PublishNacked):
                 await confirmation.wait()
         return len(due) >= MOST_DUE
+
+    async def _expired(self, order: FleetOrder) -> bool:
+        """Return True for an order whose time ended before it was published, and note that."""
+        if order.not_after is None or order.published or self.clock() <= order.not_after:
+            return False
+        said = order.said or "the device was not there in time"
+        await self._order_store(self.order_store.mark, order, published=False, said=said, state="NOT SENT")
+        self._notify()
+        return True
+
+    async def _ask_tick(self, publisher: Publisher, device: str) -> Confirmation:
+        """Ask a device for the tick of its clock, which an order with a time needs."""
+        ask = l1.envelope(l1.CLOCK, {"caller_id": self.caller}, new_id(), self.clock())
+        return await publisher.send(l1.command_message(ask, device, self.user, expiration=str(int(RETRY_S * 1000))))
+
+    def _may_ask(self, question: str) -> bool:
+        """Return True once in `RETRY_S` for each question."""
+        now = trio.current_time()
+        if now - self._asked.get(question, -RETRY_S) < RETRY_S:
+            return False
+        self._asked[question] = now
+        return True
+
+    async def _note_sent(self, order: FleetOrder, confirmation: Confirmation) -> None:
+        try:
+            await confirmation.wait()
+        except NoRoute:
+            await self._refused(order, "no device of this id has ever been connected")
+        except PublishNacked:
+            await self._refused(order, "the device's queue is full, or has no leader")
 
     async def _refused(self, order: FleetOrder, why: str) -> None:
         """Note that this attempt has not reached a queue."""
@@ -392,9 +409,7 @@ class FleetClient:
 
     async def _ask_for(self, device: str, session_id: str, sequence: int) -> None:
         """Ask a device for a session's messages from a sequence on; at most once in `RETRY_S`."""
-        now, key = trio.current_time(), f"{session_id} {sequence}"
-        if now - self._asked.get(key, -RETRY_S) >= RETRY_S:
-            self._asked[key] = now
+        if self._may_ask(f"{session_id} {sequence}"):
             await self._tell(device, l1.REPLAY, {"from_sequence": sequence}, session_id=session_id)
 
     async def _tell(self, device: str, type_: str, payload: dict[str, Any], *, session_id: str | None = None) -> None:

@@ -17,7 +17,7 @@ from hearth.errors import HearthError
 from hearth.hcp.l1 import is_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 class SelectorError(HearthError):
@@ -54,6 +54,13 @@ class FleetDevice:
         halted, announced_at = payload.get("halted") is True, str(document.get("timestamp", ""))
         return cls(user, texts, announced_at, halted, card, sources, None if refused is None else str(refused))
 
+    def fits(self, labels: Mapping[str, Iterable[str]]) -> bool:
+        """Return True if each of these labels of the device matches one of its patterns."""
+        return all(
+            any(fnmatchcase(self.labels.get(label, ""), pattern) for pattern in patterns)
+            for label, patterns in labels.items()
+        )
+
 
 def select(devices: Iterable[FleetDevice], selectors: Sequence[str]) -> list[FleetDevice]:
     """Return the devices that the selectors pick, by id. Raises SelectorError.
@@ -72,20 +79,17 @@ def select(devices: Iterable[FleetDevice], selectors: Sequence[str]) -> list[Fle
         else:
             raise SelectorError(f"{selector[:80]!r}: expected a device's id, or LABEL=PATTERN such as site=lab3")
     if labels:
-        names = {name for one in known.values() for name in one.labels}
-        for label in labels:
-            if known and label not in names:
-                near = suggest(label, names) or f"the labels are {', '.join(sorted(names))}"
-                raise SelectorError(f"no device has a label {label!r}; {near}")
-        found = {
-            name: one
-            for name, one in known.items()
-            if all(
-                any(fnmatchcase(one.labels.get(label, ""), pattern) for pattern in patterns)
-                for label, patterns in labels.items()
-            )
-        }
+        _check_labels(labels, known.values())
+        found = {name: one for name, one in known.items() if one.fits(labels)}
         if not found:
             raise SelectorError(f"no device fits {' '.join(selectors)}; `hearth fleet list` shows those there are")
         picked |= found
     return [picked[name] for name in sorted(picked)]
+
+
+def _check_labels(wanted: Iterable[str], devices: Collection[FleetDevice]) -> None:
+    names = {name for one in devices for name in one.labels}
+    for label in wanted:
+        if devices and label not in names:
+            near = suggest(label, names) or f"the labels are {', '.join(sorted(names))}"
+            raise SelectorError(f"no device has a label {label!r}; {near}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attrs import field, frozen
 
+from hearth._util.foreign import Raised, called
 from hearth.hcp.inputs import ask, places
 from hearth.hcp.messages import write_duration
 
@@ -260,9 +261,9 @@ class SafetyEnvelope:
                 continue
             at = tuple(places(limit.value))
             try:
-                found = ask(limit.value, inputs)
-            except Exception as error:  # noqa: BLE001 - the author's function: any exception of it is "cannot be judged"
-                return _violated(name, limit, f"it cannot be evaluated: {type(error).__name__}: {error}", at)
+                found = called(ask, limit.value, inputs)
+            except Raised as raised:
+                return _violated(name, limit, f"it cannot be evaluated: {raised}", at)
             if (violation := self.check_value(name, found, at)) is not None:
                 return violation
         return None

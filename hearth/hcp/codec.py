@@ -3,8 +3,8 @@
 Reading raises MessageError, and nothing else, whatever a document holds. A message that is read and written reads as
 the same message again. The meaning of a message and the sender's rights are not checked here.
 
-The types of the members are those of `hearth.fields`. This module adds `Table`, which makes an attrs class of an object
-and writes it back, and the words of a refusal: a JSON pointer, the expected type, the value, and the cure.
+The types of the members are those of `hearth.fields`. This module adds `ObjectOf`, which makes an attrs class of an
+object and writes it back, and the words of a refusal: a JSON pointer, the expected type, the value, and the cure.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from hearth.hcp.messages import (
     Abort,
     AcceptedConstraints,
     Artifact,
-    Constraints,
     ErrorCode,
     ErrorDetails,
     Event,
     EventType,
     ExecutionSummary,
     ExpectedOutput,
+    JobConstraints,
     Message,
     MessageError,
     MessageType,
@@ -89,7 +89,7 @@ _COMPARED = 32
 # --- the types that only messages have --------------------------------------------------------------------------------
 
 
-class _Text(Text):
+class _Filled(Text):
     """A string of at least one character: an empty name names nothing."""
 
     def __init__(
@@ -115,7 +115,7 @@ class _Identifier(FieldType):
         return raw
 
 
-class Table(FieldType):
+class ObjectOf(FieldType):
     """An object of one of the pages' tables, and the attrs class that holds it; without a class it is only checked.
 
     A required member must be present and not null: one that is among `required`, or without a default in the class. Any
@@ -251,10 +251,10 @@ def _write_timestamp(instant: datetime | None) -> str:
 #
 # Shape only. Whether a capability exists, a schema is valid, or a session is the sender's is checked elsewhere.
 
-_NAME = _Text('"bench-climate-survey"', limit=200)
-_SENTENCE = _Text()
+_NAME = _Filled('"bench-climate-survey"', limit=200)
+_SENTENCE = _Filled()
 _SENTENCES = _list(_SENTENCE)
-_WORDS = _Text('""', least=0)
+_WORDS = _Filled('""', least=0)
 _COUNT = _Whole(0, MAX_SAFE)
 _OBJECT = AnyMap("an object")
 _LONGER_THAN_NOTHING = _duration(timedelta(microseconds=1))
@@ -271,10 +271,10 @@ _CLASSIFICATION = Choice(*CLASSIFICATIONS)
 _STATE = Choice(*get_args(State))
 _ID = _Identifier()
 
-SAFETY_ENVELOPE = Table(
+SAFETY_ENVELOPE = ObjectOf(
     {
         "parameters": _map(
-            Table({"min": ANY_NUMBER, "max": ANY_NUMBER, "unit": _Text('"celsius"'), "hard_limit": Flag()})
+            ObjectOf({"min": ANY_NUMBER, "max": ANY_NUMBER, "unit": _Filled('"celsius"'), "hard_limit": Flag()})
         ),
         "prohibited_actions": _SENTENCES,
         "emergency_procedures": _map(_SENTENCE),
@@ -282,15 +282,15 @@ SAFETY_ENVELOPE = Table(
 )
 """L3, Safety Envelope. A parameter may have further members."""
 
-_ARTIFACT = Table(
+_ARTIFACT = ObjectOf(
     {
-        "name": _SENTENCE, "type": _Text('"text/csv"'), "uri": _Text('"hcp://session-abc/artifacts/samples.csv"'),
-        "size_bytes": _COUNT, "checksum": _Text('"sha256:abc..."'),
+        "name": _SENTENCE, "type": _Filled('"text/csv"'), "uri": _Filled('"hcp://session-abc/artifacts/samples.csv"'),
+        "size_bytes": _COUNT, "checksum": _Filled('"sha256:abc..."'),
     },
     Artifact,
 )  # fmt: skip
 _ARTIFACTS = _list(_ARTIFACT)
-_SUMMARY = Table(
+_SUMMARY = ObjectOf(
     {
         "duration": _MEASURED, "steps_executed": _COUNT, "checkpoints_created": _COUNT, "risk_events": _SENTENCES,
         "warnings": _SENTENCES,
@@ -299,24 +299,24 @@ _SUMMARY = Table(
     always=("checkpoints_created", "risk_events", "warnings"),
 )  # fmt: skip
 
-PAYLOADS: Mapping[MessageType, Table] = {
-    "task_submit": Table(
+PAYLOADS: Mapping[MessageType, ObjectOf] = {
+    "task_submit": ObjectOf(
         {
             "capability": _NAME,
-            "caller_id": _Text('"harness-alpha-001"', limit=256),
-            "intent": _Text('"Survey the climate of the bench"'),
+            "caller_id": _Filled('"harness-alpha-001"', limit=256),
+            "intent": _Filled('"Survey the climate of the bench"'),
             "inputs": _OBJECT,
-            "capability_version": _Text('"1.x"', least=0, limit=200),
-            "constraints": Table(
+            "capability_version": _Filled('"1.x"', least=0, limit=200),
+            "constraints": ObjectOf(
                 {
                     "max_duration": _LONGER_THAN_NOTHING, "confidence_threshold": Number(ge=0, le=1),
                     "data_classification": _CLASSIFICATION, "priority": Choice(*get_args(Priority)),
                 },
-                Constraints,
+                JobConstraints,
             ),
-            "expected_output": Table(
+            "expected_output": ObjectOf(
                 {
-                    "format": _NAME, "required_fields": _list(_Text('"confidence"')),
+                    "format": _NAME, "required_fields": _list(_Filled('"confidence"')),
                     "schema": _Schema("a JSON Schema"),
                 },
                 ExpectedOutput,
@@ -325,13 +325,15 @@ PAYLOADS: Mapping[MessageType, Table] = {
         },
         TaskSubmit,
     ),
-    "abort": Table({"reason": _Text('"no longer needed"', limit=4096, least=0), "session_token": _SENTENCE}, Abort),
-    "task_accepted": Table(
+    "abort": ObjectOf(
+        {"reason": _Filled('"no longer needed"', limit=4096, least=0), "session_token": _SENTENCE}, Abort
+    ),
+    "task_accepted": ObjectOf(
         {
             "session_token": _SENTENCE,
             "risk_level": _RISK,
             "data_classification": _CLASSIFICATION,
-            "constraints": Table(
+            "constraints": ObjectOf(
                 {"max_duration": _LONGER_THAN_NOTHING, "abort_timeout": _MEASURED}, AcceptedConstraints
             ),
             "safety_envelope": SAFETY_ENVELOPE,
@@ -340,26 +342,26 @@ PAYLOADS: Mapping[MessageType, Table] = {
         TaskAccepted,
         always=("safety_envelope",),
     ),
-    "task_rejected": Table(
+    "task_rejected": ObjectOf(
         {
             "reason_code": _NAME, "reason_message": _SENTENCE, "assessed_risk_level": _RISK, "suggestion": _SENTENCE,
             "in_reply_to": _ID, "final_state": _STATE,
         },
         TaskRejected,
     ),
-    "event": Table(
+    "event": ObjectOf(
         {"event_type": Choice(*get_args(EventType)), "sequence": _COUNT, "data": _OBJECT}, Event, always=("data",)
     ),
-    "task_completed": Table(
+    "task_completed": ObjectOf(
         {"outputs": _OBJECT, "artifacts": _ARTIFACTS, "execution_summary": _SUMMARY}, TaskCompleted
     ),
-    "task_failed": Table(
+    "task_failed": ObjectOf(
         {
             "error_code": Choice(*get_args(ErrorCode)),
             "error_message": _SENTENCE,
-            "error_details": Table(
+            "error_details": ObjectOf(
                 {
-                    "phase": _WORDS, "step": _COUNT, "last_checkpoint": _Text('"ckpt-002"'), "recoverable": Flag(),
+                    "phase": _WORDS, "step": _COUNT, "last_checkpoint": _Filled('"ckpt-002"'), "recoverable": Flag(),
                     "reason": _WORDS, "effect": Choice("none", "done", "unknown"),
                 },
                 ErrorDetails,
@@ -375,43 +377,43 @@ PAYLOADS: Mapping[MessageType, Table] = {
 }  # fmt: skip
 """Message type -> its payload."""
 
-EVENT_DATA: Mapping[EventType, Table] = {
-    "session_created": Table({"state": _STATE, "risk_level": _RISK, "session_token": _SENTENCE}),
-    "state_changed": Table({"from_state": _STATE, "to_state": _STATE, "reason": _WORDS}),
-    "progress": Table(
+EVENT_DATA: Mapping[EventType, ObjectOf] = {
+    "session_created": ObjectOf({"state": _STATE, "risk_level": _RISK, "session_token": _SENTENCE}),
+    "state_changed": ObjectOf({"from_state": _STATE, "to_state": _STATE, "reason": _WORDS}),
+    "progress": ObjectOf(
         {"stage": _WORDS, "percent": Number(ge=0, le=100), "message": _WORDS, "remaining": _MEASURED}
     ),
-    "intermediate_result": Table({"result_type": _SENTENCE, "data": Anything(), "is_partial": Flag()}),
-    "log": Table(
+    "intermediate_result": ObjectOf({"result_type": _SENTENCE, "data": Anything(), "is_partial": Flag()}),
+    "log": ObjectOf(
         {"level": Choice("info", "warn", "error"), "message": _WORDS, "details": Anything()}
     ),
-    "warning": Table({"code": _SENTENCE, "message": _WORDS, "details": Anything()}),
-    "error": Table({"code": _SENTENCE, "message": _WORDS, "recoverable": Flag()}),
-    "checkpoint_created": Table(
+    "warning": ObjectOf({"code": _SENTENCE, "message": _WORDS, "details": Anything()}),
+    "error": ObjectOf({"code": _SENTENCE, "message": _WORDS, "recoverable": Flag()}),
+    "checkpoint_created": ObjectOf(
         {"checkpoint_id": _SENTENCE, "description": _WORDS, "resumable": Flag(), "created_at": _TIMESTAMP},
     ),
-    "session_closed": Table(
+    "session_closed": ObjectOf(
         {"final_state": Choice("REJECTED", "ABORTED", "COMPLETED", "FAILED"), "reason": _WORDS}
     ),
 }  # fmt: skip
 """Event type -> the data fields of L2's table for it. The page's own example omits them, so each may be absent."""
 
 _SCHEMA = AnyMap("an object", '{"type": "object"}')
-DECLARATION = Table(
+DECLARATION = ObjectOf(
     {
         "name": _NAME,
-        "version": _Text('"1.0.0"', limit=200),
+        "version": _Filled('"1.0.0"', limit=200),
         "description": _SENTENCE,
         "input_schema": _SCHEMA,
         "output_schema": _SCHEMA,
-        "safety": Table(
+        "safety": ObjectOf(
             {
                 "risk_ceiling": _RISK, "requires_human_approval": Flag(), "involves_physical_resources": Flag(),
                 "resource_types": _SENTENCES, "hazard_categories": _SENTENCES,
             },
             required=("risk_ceiling", "requires_human_approval", "involves_physical_resources"),
         ),
-        "constraints": Table({"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": _Whole(1, MAX_SAFE)}),
+        "constraints": ObjectOf({"max_duration": _LONGER_THAN_NOTHING, "concurrent_limit": _Whole(1, MAX_SAFE)}),
     },
     required=("name", "version", "description", "input_schema", "output_schema", "safety"),
 )  # fmt: skip
@@ -422,10 +424,10 @@ TYPES: tuple[MessageType, ...] = get_args(MessageType)
 
 _TYPE_OF: Mapping[type, MessageType] = {table.make: name for name, table in PAYLOADS.items()}  # type: ignore[misc]
 _MAJOR_MINOR = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
-_VERSION = _Text(f'"{HCP_VERSION}"', expected='a version, "MAJOR.MINOR"')
+_VERSION = _Filled(f'"{HCP_VERSION}"', expected='a version, "MAJOR.MINOR"')
 _TYPE = Choice(*TYPES)
 _SESSION_ID = _Identifier("the session's id, a string of 1 to 200 printable characters")
-_DECLARED = Table({"capability": DECLARATION, "safety_envelope": SAFETY_ENVELOPE}, required=("capability",))
+_DECLARED = ObjectOf({"capability": DECLARATION, "safety_envelope": SAFETY_ENVELOPE}, required=("capability",))
 
 
 def read_message(document: Any) -> Message:

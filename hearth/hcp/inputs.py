@@ -21,8 +21,9 @@ from typing import Annotated, Any, Final, TypeAlias
 from hearth._util.text import nearest
 from hearth.annotations import wire_name
 from hearth.errors import HearthError
-from hearth.fields import join, whole
+from hearth.fields import whole
 from hearth.schema import Validator, escaped
+from hearth.tables import join
 
 AT: Final = "/payload/inputs"
 """JSON pointer of the inputs in a task_submit."""

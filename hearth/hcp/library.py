@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
+from hearth._util.foreign import usable
 from hearth._util.python import package_of, vendor_entry_points
 from hearth._util.text import nearest
 from hearth.config.model import is_path
 from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, Capability, CapabilitySet, CapabilitySource
-from hearth.hcp.capability_files import declared_in, read_plan, read_source, run_code, said, source_warnings
+from hearth.hcp.capability_files import declared_in, read_source, run_code
 from hearth.hcp.declaration import declare
+from hearth.hcp.plan_files import read_plan
+from hearth.hcp.source_check import source_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -100,9 +103,9 @@ def _load(point: EntryPoint, found: _Found) -> None:
     """The capability of an entry point."""
     where = f"[hcp] capabilities: {package_of(point)} ({point.value})"
     try:
-        function = point.load()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a vendor's code may raise anything
-        found.wrong.append(f"{where} cannot be used: {said(error)}")
+        function = usable(point.load, where)
+    except ConfigError as error:
+        found.wrong.append(str(error))
         return
     source = getattr(function, MARK, None)
     if isinstance(source, CapabilitySource):

@@ -34,7 +34,7 @@ MessageType: TypeAlias = Literal[
 
 
 @frozen(kw_only=True)
-class Constraints:
+class JobConstraints:
     """L4, Constraints."""
 
     max_duration: timedelta | None = None
@@ -61,7 +61,7 @@ class TaskSubmit:
     intent: str
     inputs: Object
     capability_version: str | None = None
-    constraints: Constraints = Constraints()
+    constraints: JobConstraints = JobConstraints()
     expected_output: ExpectedOutput = ExpectedOutput()
     context: Object = field(factory=dict)
 

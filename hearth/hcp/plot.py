@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import math
 import unicodedata
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from attrs import frozen
@@ -187,56 +187,84 @@ def _ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
     ]
 
 
+@frozen
+class _Area:
+    """The place of the series within the picture, in its pixels."""
+
+    left: int
+    right: int
+    top: int
+    bottom: int
+    across: Scale
+    up: Scale
+
+
 def _draw_into(picture: Images.Image, plot: Plot, font: Font) -> None:
-    from PIL import Image, ImageDraw
+    from PIL import ImageDraw
 
     pen = ImageDraw.Draw(picture)
-    several = len(plot.series) > 1
-    shown = [_shown(name, values) for name, values in plot.series]
-    y_label = plot.y_label or ("" if several else plot.series[0][0])
-    low, high = _span((value for _, values in plot.series for value in values), 0.05)
+    pen.font = font
+    shown = [_shown(name, values) for name, values in plot.series] if len(plot.series) > 1 else []
+    y_label = plot.y_label or ("" if shown else plot.series[0][0])
+    low, high = _span(chain.from_iterable(values for _, values in plot.series), 0.05)
     rows = _ticks(low, high, 10)
     left = (3 if y_label else 1) * EM + int(max(font.getlength(label) for _, label in rows)) // SCALE * SCALE
-    right = picture.width - EM - (int(max(map(font.getlength, shown))) + 3 * EM if several else 0)
+    right = picture.width - EM - (int(max(map(font.getlength, shown))) + 3 * EM if shown else 0)
     top, bottom = (3 if plot.title else 1) * EM, picture.height - (4 if plot.x_label else 2) * EM
     begin, end = _span(plot.x, 0.02)
-    up, across = _scale(low, high, bottom, top), _scale(begin, end, left, right)
-
-    def write(x: float, y: float, text: str, anchor: str = "mm") -> None:
-        pen.text((x, y), text, INK, font, anchor=anchor)
-
-    for value, label in rows:
-        pen.line([(left, up(value)), (right, up(value))], GRID, SCALE)
-        write(left - EM / 2, up(value), label, "rm")
+    area = _Area(left, right, top, bottom, _scale(begin, end, left, right), _scale(low, high, bottom, top))
     columns = _ticks(begin, end, 10)
     if sum(font.getlength(label) + EM for _, label in columns) > right - left:
         columns = _ticks(begin, end, 4)
-    for value, label in columns:
-        pen.line([(across(value), top), (across(value), bottom)], GRID, SCALE)
-        write(across(value), bottom + EM / 2, label, "mt")
-    pen.line([(left, top), (left, bottom), (right, bottom)], INK, SCALE)
-    write(picture.width / 2, 1.5 * EM, _fitting(plot.title, font, picture.width - 2 * EM))
-    write((left + right) / 2, picture.height - EM, _fitting(plot.x_label, font, right - left))
+    _draw_grid(pen, area, rows, columns)
+    middle = (left + right) / 2
+    pen.text((picture.width / 2, 1.5 * EM), _fitting(plot.title, font, picture.width - 2 * EM), INK, anchor="mm")
+    pen.text((middle, picture.height - EM), _fitting(plot.x_label, font, right - left), INK, anchor="mm")
     if y_label:
-        beside = Image.new("RGB", (bottom - top, 2 * EM), "white")
-        words = _fitting(y_label, font, beside.width)
-        ImageDraw.Draw(beside).text((beside.width / 2, EM), words, INK, font, anchor="mm")
-        picture.paste(beside.rotate(90, expand=True), (0, top))
+        _draw_upright(picture, area, y_label, font)
+    _draw_all_series(pen, area, plot, shown)
 
+
+def _draw_grid(
+    pen: Pens.ImageDraw, area: _Area, rows: list[tuple[float, str]], columns: list[tuple[float, str]]
+) -> None:
+    left, right, top, bottom = area.left, area.right, area.top, area.bottom
+    for value, label in rows:
+        y = area.up(value)
+        pen.line([(left, y), (right, y)], GRID, SCALE)
+        pen.text((left - EM / 2, y), label, INK, anchor="rm")
+    for value, label in columns:
+        x = area.across(value)
+        pen.line([(x, top), (x, bottom)], GRID, SCALE)
+        pen.text((x, bottom + EM / 2), label, INK, anchor="mt")
+    pen.line([(left, top), (left, bottom), (right, bottom)], INK, SCALE)
+
+
+def _draw_upright(picture: Images.Image, area: _Area, label: str, font: Font) -> None:
+    from PIL import Image, ImageDraw
+
+    strip = Image.new("RGB", (area.bottom - area.top, 2 * EM), "white")
+    words = _fitting(label, font, strip.width)
+    ImageDraw.Draw(strip).text((strip.width / 2, EM), words, INK, font, anchor="mm")
+    picture.paste(strip.rotate(90, expand=True), (0, area.top))
+
+
+def _draw_all_series(pen: Pens.ImageDraw, area: _Area, plot: Plot, shown: list[str]) -> None:
     for number in range(len(plot.series)):
-        _draw_series(pen, plot, number, across, up)
-        if several:
-            y = (1.5 + 1.5 * number) * EM + (top - EM)
-            pen.line([(right + EM, y), (right + 2 * EM, y)], COLOURS[number], 3 * SCALE)
-            write(right + 2.5 * EM, y, shown[number], "lm")
+        _draw_series(pen, plot, number, area)
     if all(_is_gap(values) for _, values in plot.series):
-        write((left + right) / 2, (top + bottom) / 2, "nothing was measured")
+        middle = (area.left + area.right) / 2, (area.top + area.bottom) / 2
+        pen.text(middle, "nothing was measured", INK, anchor="mm")
+    for number, name in enumerate(shown):
+        y = (1.5 + 1.5 * number) * EM + (area.top - EM)
+        pen.line([(area.right + EM, y), (area.right + 2 * EM, y)], COLOURS[number], 3 * SCALE)
+        pen.text((area.right + 2.5 * EM, y), name, INK, anchor="lm")
 
 
-def _draw_series(pen: Pens.ImageDraw, plot: Plot, number: int, across: Scale, up: Scale) -> None:
+def _draw_series(pen: Pens.ImageDraw, plot: Plot, number: int, area: _Area) -> None:
     name, values = plot.series[number]
     strokes = 0
-    for points in _runs((across(x), up(y)) for x, y in zip(plot.x, values, strict=True)):
+    for points in _runs((area.across(x), area.up(y)) for x, y in zip(plot.x, values, strict=True)):
         if (strokes := strokes + len(points)) > MOST_STROKES:
             raise PlotError(f"series.{name}: x goes back and forth too often")
         for first in range(0, len(points), AT_ONCE):

@@ -3,160 +3,42 @@
 It knows policy, capability and message, and decides once, before anything runs. Approvals by persons, the number of
 running jobs and the carrier are not known here. No value of a caller's widens a limit: the approval is the narrower of
 the request, the capability's declaration and the policy.
-
-It also owns versions: semver ranges by npm's rules (L4; https://github.com/npm/node-semver), with the messages for a
-range that cannot be read and for a version outside a range. And it has the rejections that the job server sends before
-or beside the gate, so that their texts are in one place.
 """
 
 from __future__ import annotations
 
-import re
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve, frozen
-from semantic_version import Version
 
 from hearth._util.text import nearest
-from hearth.errors import ShuttingDown
-from hearth.hcp.codec import dump, message
-from hearth.hcp.inputs import InputRefused, ask, fill_defaults, line_as_given, port_as_given, respelled, what_is_wrong
+from hearth.hcp.expected import check_expected
+from hearth.hcp.inputs import InputRefused, fill_defaults, line_as_given, port_as_given, respelled, what_is_wrong
 from hearth.hcp.messages import (
     CLASSIFICATIONS,
     NEEDED_RISK_LEVEL,
     RISKS,
-    TERMINAL,
-    ReasonCode,
     Rejection,
     listed,
     one_of,
     quoted,
     write_duration,
 )
-from hearth.hcp.schemas import SchemaRefused, read_caller_schema
+from hearth.hcp.risk import Assessment, above, assess_risk, how_to_lower, lower, why
+from hearth.hcp.versions import GRAMMAR, how_to_accept, satisfies
 from hearth.policy.rules import ApprovalRule, decide, strictest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
-    from hearth.errors import QueueFull, RpcError
-    from hearth.hcp.capability import Capability, Escalation, Safety
+    from hearth.hcp.capability import Capability
     from hearth.hcp.inputs import LineName, PortName
-    from hearth.hcp.messages import Classification, Priority, Risk, State, TaskSubmit
+    from hearth.hcp.messages import Classification, Priority, Risk, TaskSubmit
     from hearth.hcp.schemas import CallerSchema
     from hearth.policy.principal import Principal
     from hearth.policy.rules import JobRules, PolicyEntry
     from hearth.tools import Tool
-
-LONGEST_RANGE: Final = 200
-"""Characters of a range; real ranges are far shorter."""
-GRAMMAR: Final = (
-    'Write a range as npm does: "1.x", "^1.2", "~1.2.3", ">=1.0.0 <2.0.0" (a space between two bounds), '
-    '"1.x || 3.x", or leave capability_version out for any version'
-)
-"""The cure for a range that cannot be read."""
-
-
-def read_version(text: str) -> str:
-    """Return a semver version, unchanged. Raises ValueError that says what was expected."""
-    try:
-        Version(text)
-    except ValueError:
-        raise ValueError(f'expected a semver version such as "1.0.0", got {text[:60]!r}') from None
-    return text
-
-
-def satisfies(version: str, accepted: str) -> bool:
-    """Return True if `version` lies within the range `accepted`. Raises ValueError for a range that cannot be read.
-
-    A pre-release is in a range only where the range names a pre-release of the same version, as in npm.
-    """
-    if len(accepted) > LONGEST_RANGE:
-        raise ValueError(f"a range of {len(accepted)} characters; at most {LONGEST_RANGE} are read")
-    here = Version(version).truncate("prerelease")
-    try:
-        sets = [_comparators(one.strip()) for one in accepted.split("||")]
-    except ValueError:
-        raise ValueError(f"{accepted[:60]!r} is not a range of semver versions") from None
-    return any(_within(here, one) for one in sets)
-
-
-_ID = "[0-9A-Za-z-]+"
-_PART = r"(0|[1-9][0-9]*|[xX*])"
-_PARTIAL = rf"[v=\s]*{_PART}(?:\.{_PART}(?:\.{_PART}(?:-({_ID}(?:\.{_ID})*))?(?:\+{_ID}(?:\.{_ID})*)?)?)?"
-_COMPARATOR = re.compile(rf"(\^|~>?|[<>]=?|=|)\s*{_PARTIAL}(?:\s+|\Z)")
-_HYPHEN = re.compile(r"(\S.*?)\s+-\s+(\S.*)", re.DOTALL)
-Comparator: TypeAlias = "tuple[str, Version]"
-"""One of "<", "<=", ">", ">=" and "=", and a version."""
-
-
-def _comparators(text: str) -> list[Comparator]:
-    """Return what a version must fulfil, all of it, to be in a set of a range. Raises ValueError."""
-    if hyphen := _HYPHEN.fullmatch(text):
-        text = f">={hyphen[1]} <={hyphen[2]}"
-    found: list[Comparator] = []
-    at = 0
-    while at < len(text):
-        one = _COMPARATOR.match(text, at)
-        if one is None:
-            raise ValueError(text)
-        found += _bounds(one[1], *one.groups()[1:])
-        at = one.end()
-    return found
-
-
-def _bounds(op: str, *parts: str | None) -> Iterator[Comparator]:
-    """Yield the comparators of an operator with a version, of which "x", "*" or nothing leaves parts open."""
-    known = [int(part) for part in takewhile(str.isdigit, (part or "x" for part in parts[:3]))]
-    pre = parts[3].split(".") if parts[3] and len(known) == 3 else ()
-    major, minor, patch = [*known, 0, 0, 0][:3]
-    low = Version(major=major, minor=minor, patch=patch, prerelease=pre)
-    if not known:
-        if op in ("<", ">"):
-            yield "<", _before(0, 0, 0)
-        return
-    # The number that grows at the end of what the known parts, "~" or "^" stand for.
-    first = next((at for at, number in enumerate(known) if number), len(known) - 1)
-    grows = {"^": first, "~": min(len(known), 2) - 1, "~>": min(len(known), 2) - 1}.get(op, len(known) - 1)
-    high = [*known[:grows], known[grows] + 1, 0, 0][:3]
-    whole = len(known) == 3 and op not in ("^", "~", "~>")
-    if whole:
-        yield op or "=", low
-    else:
-        beyond = Version(major=high[0], minor=high[1], patch=high[2])
-        part: dict[str, list[Comparator]] = {
-            ">": [(">=", beyond)],
-            ">=": [(">=", low)],
-            "<": [("<", _before(major, minor, patch))],
-            "<=": [("<", _before(*high))],
-        }
-        yield from part.get(op, [(">=", low), ("<", _before(*high))])
-
-
-def _before(major: int, minor: int, patch: int) -> Version:
-    """Return the lowest pre-release of a version."""
-    return Version(major=major, minor=minor, patch=patch, prerelease=("0",))
-
-
-def _within(here: Version, comparators: Sequence[Comparator]) -> bool:
-    key = here.precedence_key
-    for op, there in comparators:
-        other = there.precedence_key
-        if not ((key == other and "=" in op) or (key < other and "<" in op) or (key > other and ">" in op)):
-            return False
-    release = here.truncate()
-    return not here.prerelease or any(each.prerelease and each.truncate() == release for _, each in comparators)
-
-
-def how_to_accept(version: str) -> str:
-    """Return a sentence for a caller whose range excludes `version`, the only one."""
-    there = Version(version)
-    if there.prerelease:
-        return f'The version here is {version}, a pre-release: name it exactly, capability_version "{version}"'
-    fitting = f"{there.major}.x" if there.major else f"~{there.major}.{there.minor}.{there.patch}"
-    return f'The version here is {version}: "{fitting}" accepts it, and so does leaving capability_version out'
 
 
 _SUPERVISED: Final[Risk] = "R3"
@@ -295,9 +177,6 @@ def _approval_rule(capability: Capability, risk: Risk, allowed: Allowance) -> Ap
     return rule
 
 
-# --- permission audit -----------------------------------------------------------------------------------------------
-
-
 def _check_caller(submit: TaskSubmit, allowed: Allowance | None) -> Allowance:
     if allowed is None:
         cure = "Ask the operator for a [[policy]] entry that matches this connection's principal"
@@ -365,9 +244,6 @@ def _check_fit(capability: Capability, inputs: Mapping[str, Any]) -> None:
         raise Rejection("invalid_input", reason, suggestion=cure)
 
 
-# --- safety ---------------------------------------------------------------------------------------------------------
-
-
 def _check_envelope(capability: Capability, values: Mapping[str, Any], assessment: Assessment) -> None:
     violation = capability.envelope.check_inputs(values)
     if violation is not None:
@@ -416,213 +292,5 @@ def _check_tools(capability: Capability, allowed: Allowance, risk: Risk) -> None
         raise Rejection("forbidden", reason, suggestion=cure, risk=risk)
 
 
-# --- messages
-# --- messages ---------------------------------------------------------------------------------------------------------
-
-
 def _there_are(names: list[str]) -> str:
     return f"There are {listed(names)}" if names else "No capability is permitted here"
-
-
-# --- the risk of a job, and the inputs that would lower it (L3, Risk Assessment Process; decision 0072)
-# --- the risk of a job, and the inputs that would lower it (L3, Risk Assessment Process; decision 0072) ---------------
-#
-# The risk is the capability's floor, raised by each declared rule whose condition holds. A condition that raises an
-# exception counts as one that holds, because inputs that cannot be evaluated are not harmless. No message of a caller
-# lowers it.
-
-
-@frozen
-class Assessment:
-    """The risk of one job, and the rules that hold for its inputs."""
-
-    risk: Risk
-    floor: Risk
-    raised_by: tuple[Escalation, ...] = ()
-
-
-def above(risk: Risk, limit: Risk) -> bool:
-    """Return True if a risk is higher than a limit."""
-    return RISKS.index(risk) > RISKS.index(limit)
-
-
-def lower(one: Risk, other: Risk) -> Risk:
-    """The lower of two."""
-    return other if above(one, other) else one
-
-
-def assess_risk(safety: Safety, inputs: Mapping[str, Any]) -> Assessment:
-    """The risk of a job with these inputs, which are valid, have their defaults and are structured."""
-    holding = tuple(rule for rule in safety.escalate if _holds(rule, inputs))
-    return Assessment(_highest(safety.risk_floor, holding), safety.risk_floor, holding)
-
-
-def _highest(floor: Risk, rules: Iterable[Escalation]) -> Risk:
-    return RISKS[max(RISKS.index(risk) for risk in (floor, *(rule.risk for rule in rules)))]
-
-
-def _holds(rule: Escalation, inputs: Mapping[str, Any]) -> bool:
-    try:
-        return bool(ask(rule.when, inputs))
-    except Exception:  # noqa: BLE001 - the author's function: any exception of it is "cannot be judged"
-        return True
-
-
-def why(assessment: Assessment) -> str:
-    """Return the cause of an assessed risk, to follow a colon or a comma."""
-    highest = [rule for rule in assessment.raised_by if rule.risk == assessment.risk]
-    if not highest or assessment.risk == assessment.floor:
-        return f"{assessment.risk} is the least that this capability has"
-    return f"{highest[0].because} raises it from {assessment.floor} to {assessment.risk}"
-
-
-def how_to_lower(assessment: Assessment, limit: Risk) -> str | None:
-    """Return the inputs to change, and to what, to bring the risk within `limit`; None where no input can do that."""
-    if above(assessment.floor, limit):
-        return None
-    rules = [rule for rule in assessment.raised_by if above(rule.risk, limit)]
-    cures = list(dict.fromkeys(rule.cure.rstrip(".") for rule in rules))
-    left = _highest(assessment.floor, (rule for rule in assessment.raised_by if not above(rule.risk, limit)))
-    said = "; and ".join(cures)
-    return f"{said[:1].upper()}{said[1:]}: then the risk is {left}"
-
-
-# --- what a caller expects of the outputs (L4, Expected Output)
-# --- what a caller expects of the outputs (L4, Expected Output) -------------------------------------------------------
-#
-# Checked before anything runs: an expectation that the capability can never meet is refused now instead of after all
-# the work. One that is merely not promised becomes a warning.
-
-_AT = "/payload/expected_output"
-
-
-def check_expected(submit: TaskSubmit, capability: Capability) -> tuple[CallerSchema | None, list[str]]:
-    """Return the caller's schema compiled, and warnings. Raises Rejection for an expectation that can never be met."""
-    expected = submit.expected_output
-    warnings = _check_format(expected.format, capability) if expected.format is not None else []
-    warnings += _check_promised(f"{_AT}/required_fields", expected.required_fields, capability)
-    schema = None
-    if expected.schema is not None:
-        try:
-            schema = read_caller_schema(expected.schema)
-        except SchemaRefused as error:
-            reason = f"{_AT}/schema{error.pointer}: {error.reason}"
-            raise Rejection("invalid_input", reason, suggestion=error.cure) from None
-        warnings += _check_promised(f"{_AT}/schema/required", schema.required, capability)
-    if submit.constraints.confidence_threshold is not None and "confidence" not in _declared(capability):
-        reason = f"/payload/constraints/confidence_threshold: {capability.name} states no confidence to hold against it"
-        raise Rejection("invalid_input", reason, suggestion="Leave confidence_threshold out for this capability")
-    return schema, warnings
-
-
-def _check_format(name: str, capability: Capability) -> list[str]:
-    at = f"{_AT}/format"
-    if not capability.formats:
-        return [f"{at}: {capability.name} declares no formats, so {quoted(name)} changes nothing"]
-    if name not in capability.formats:
-        near = nearest(name[:100], capability.formats, 1)
-        cure = f"Use {one_of(near or capability.formats)}, or leave format out"
-        raise Rejection("invalid_input", f"{at}: {capability.name} has no format {quoted(name)}", suggestion=cure)
-    return []
-
-
-def _check_promised(at: str, names: Iterable[str], capability: Capability) -> list[str]:
-    """Return warnings for fields that may be absent. Raises Rejection for one that the output_schema excludes."""
-    declared = _declared(capability)
-    unknown_members = [name for name in dict.fromkeys(names) if name not in declared]
-    if not unknown_members:
-        return []
-    if _is_closed(capability.output_schema):
-        near = nearest(unknown_members[0][:100], declared, 1)
-        cure = f"Write {quoted(near[0])} there" if near else f"Ask for some of {listed(declared)}, or leave it out"
-        reason = f"{at}: {quoted(unknown_members[0])} is not among the outputs of {capability.name}"
-        raise Rejection("invalid_input", reason, suggestion=cure)
-    shown = listed(map(quoted, unknown_members))
-    return [f"{at}: {capability.name} does not promise {shown}; the task will fail if that is not among its outputs"]
-
-
-def _declared(capability: Capability) -> Mapping[str, Any]:
-    properties: Mapping[str, Any] = capability.output_schema.get("properties", {})
-    return properties
-
-
-def _is_closed(schema: Mapping[str, Any]) -> bool:
-    return schema.get("additionalProperties") is False and "patternProperties" not in schema
-
-
-def no_policy() -> Rejection:
-    """Return the rejection of a caller that no policy entry matches."""
-    cure = "ask the operator for a [[policy]] entry that matches this connection's principal"
-    return Rejection("unauthorized", "no policy entry matches the caller", suggestion=cure)
-
-
-def reused(message_id: str) -> Rejection:
-    """Return the rejection of a message whose id belongs to another message."""
-    reason = f"the message_id {message_id!r} has been used for another task_submit"
-    return Rejection("message_id_reused", reason, suggestion="give every task_submit a fresh message_id (a UUID v4)")
-
-
-def shutting_down() -> Rejection:
-    """Return the rejection of a message that arrives while the daemon ends."""
-    cure = "submit it again, with the same message_id, later"
-    return Rejection("shutting_down", "the daemon is ending", suggestion=cure)
-
-
-def no_memory(refusal: QueueFull) -> Rejection:
-    """Return the rejection of a message that exceeds the memory budget of its principal, or of all."""
-    said = refusal.data or {}
-    return Rejection("resource_unavailable", said["reason"], suggestion=said["cure"])
-
-
-def unknown_session(session_id: str) -> Rejection:
-    """Return the rejection for an unknown session; another principal's session gets the same answer."""
-    reason = f"there is no session {session_id[:200]!r} of yours"
-    return Rejection("unknown_session", reason, suggestion="take the session_id that came with task_accepted")
-
-
-def withdrawn(why: str | None, risk: Risk) -> Rejection:
-    """Return the rejection of a submission that its caller withdrew before it was accepted."""
-    reason = "its caller withdrew it" + (f": {why}" if why else "")
-    return Rejection("withdrawn", reason, suggestion="submit it again under a new message_id", risk=risk)
-
-
-def session_ended(session_id: str, state: State) -> Rejection:
-    """Return the rejection of an abort whose session has ended: nothing is left to stop."""
-    cure = "`hcp.attach` sends the session's messages again, its outcome among them"
-    if state not in TERMINAL:
-        # Its end could not be stored. The daemon's next start writes FAILED.
-        return Rejection("session_ended", f"session {session_id} no longer runs", suggestion=cure)
-    return Rejection("session_ended", f"session {session_id} has ended {state}", suggestion=cure, final_state=state)
-
-
-def not_for_callers(type_: str) -> Rejection:
-    """Return the rejection of a message of a type that only a callee sends."""
-    reason = f"/type: only a callee sends {type_}"
-    return Rejection("invalid_message", reason, suggestion='send "task_submit" or "abort"')
-
-
-def wrong_token(why: str) -> Rejection:
-    """Return the rejection of an abort whose session token is not valid."""
-    cure = "send the session_token of this session's task_accepted, or none"
-    return Rejection("unauthorized", f"/payload/session_token: {why}", suggestion=cure)
-
-
-def crashed(error: BaseException) -> Rejection:
-    """Return the rejection of a submission that met a bug in hearth."""
-    return Rejection("internal_error", f"internal error: {type(error).__name__}")
-
-
-def no_hacp_session(error: RpcError) -> Rejection:
-    """Return the rejection of a job whose HACP session cannot be opened."""
-    if isinstance(error, ShuttingDown):
-        return shutting_down()
-    reason = f"no HACP session can be opened for it: {error.message}"
-    return Rejection("resource_unavailable", reason, suggestion="try again later")
-
-
-def unread(document: Mapping[str, Any], reason_code: ReasonCode, reason: str, now: float) -> bytes:
-    """Return the answer line to a message that is refused without being read."""
-    message_id = document.get("message_id")
-    rejection = Rejection(reason_code, reason, suggestion="send it again, with the same message_id, later")
-    payload = rejection.payload(message_id if isinstance(message_id, str) else None)
-    return dump(message(payload, session_id=None, now=now))

@@ -18,10 +18,11 @@ from attrs import field, frozen
 
 from hearth._util.toml import show
 from hearth.errors import ConfigError, HearthError
-from hearth.fields import Fault, join
+from hearth.fields import Fault
 from hearth.hcp.inputs import DATA, misplaced
 from hearth.protocol.jsonrpc import is_deeper
 from hearth.schema import Validator, check_schema, escaped, shortened
+from hearth.tables import join
 
 _REFERENCES = ("$ref", "$dynamicRef")
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"

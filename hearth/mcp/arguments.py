@@ -1,8 +1,4 @@
-"""Arguments of tools as MCP clients know them: flat schemas, and the check of the arguments that a client sends.
-
-Some clients refuse or drop a tool whose input schema has a combinator at its root, and some regular expressions. So
-`flat` returns a schema of one form: `type`, `properties`, `required` and `additionalProperties`. It cannot say all that
-the tool's own schema says: the daemon checks each call by that one.
+"""The check of the arguments that an MCP client sends, by the flat schema of the tool (`hearth.mcp.schemas`).
 
 `Arguments` checks the arguments of a call before they are submitted. It takes a number that came as a string, where
 that has one meaning, and finds all faults of a call at once, each with its cure. If the cures are certain, it also
@@ -20,271 +16,12 @@ import orjson
 from attrs import frozen
 
 from hearth._util.text import nearest
+from hearth.mcp.schemas import object_of
 from hearth.schema import Validator, escaped, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-# --- schemas ----------------------------------------------------------------------------------------------------------
-# Many clients pass schemas to models whose dialect allows one `type` per schema. `portable` rewrites a schema so that
-# it accepts and refuses the same values. `flat` rewrites the root of an input schema, and `plain` what is published, so
-# that it refuses no more.
-
-_MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_ONE = (
-    "items",
-    "contains",
-    "additionalProperties",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-    "propertyNames",
-    "not",
-    "if",
-    "then",
-    "else",
-)
-
-
-def portable(schema: Mapping[str, Any], named: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return the schema with "object" as the type of its root, as MCP requires; args and results are objects in HACP.
-
-    `named` rewrites the descriptions.
-    """
-    return {**_rewritten(schema, named), "type": "object"}
-
-
-def _rewritten(schema: Any, named: Callable[[str], str]) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    made = _with_parts(schema, lambda part: _rewritten(part, named))
-    if isinstance(made.get("description"), str):
-        made["description"] = named(made["description"])
-    kinds = made.get("type")
-    if isinstance(kinds, list):
-        del made["type"]
-        either = [{"type": kind} for kind in kinds]
-        if "anyOf" in made:
-            made["allOf"] = [*made.get("allOf", ()), {"anyOf": either}]
-        else:
-            made["anyOf"] = either
-    return made
-
-
-def _with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a copy of a schema in which every schema directly within it has been changed."""
-    made = dict(schema)
-    for name in _MAPS:
-        if isinstance(made.get(name), dict):
-            made[name] = {key: change(value) for key, value in made[name].items()}
-    for name in _LISTS:
-        if isinstance(made.get(name), list):
-            made[name] = [change(value) for value in made[name]]
-    for name in _ONE:
-        if name in made:
-            made[name] = change(made[name])
-    return made
-
-
-_NOT_FOR_ALL: Final = {
-    "enum", "const", "exclusiveMinimum", "exclusiveMaximum", "oneOf", "patternProperties", "propertyNames", "contains",
-    "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "not", "if", "then", "else",
-}  # fmt: skip
-_ANY: Final = [{"type": kind} for kind in ("string", "number", "boolean", "object", "null")]
-
-
-def plain(schema: Any) -> dict[str, Any]:
-    """Return a schema in the subset of JSON Schema that Gemini's API takes; it may accept more.
-
-    There `enum` has only strings, every schema has a `type` or alternatives, and bounds are inclusive
-    (https://ai.google.dev/api/caching#Schema): one schema beyond it fails a request with all its tools.
-    """
-    if not isinstance(schema, dict):
-        return {"anyOf": [*_ANY, {"type": "array", "items": {"anyOf": _ANY}}]}
-    made = _plain_parts(schema)
-    step = 1 if made.get("type") == "integer" else 0
-    for name, exclusive, inwards in (("minimum", "exclusiveMinimum", step), ("maximum", "exclusiveMaximum", -step)):
-        if exclusive in schema:
-            made.setdefault(name, schema[exclusive] + inwards)
-    choices = [schema["const"]] if "const" in schema else schema.get("enum")
-    if choices is not None:
-        made = _of_choices(made, choices)
-    if made.get("type") == "array" and "items" not in made:
-        made["items"] = {"anyOf": _ANY}
-    if not made.keys() & {"type", "anyOf", "allOf", "$ref"}:
-        made |= {"type": "object"} if "properties" in made else plain(True)
-    return made
-
-
-def _plain_parts(schema: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: part for name, part in schema.items() if name not in _NOT_FOR_ALL}
-    if "patternProperties" in schema:
-        kept.pop("additionalProperties", None)
-    if "oneOf" in schema:
-        either = {"anyOf": schema["oneOf"]}
-        kept |= either if "anyOf" not in kept else {"allOf": [*kept.get("allOf", ()), either]}
-    further = kept.pop("additionalProperties", None)
-    made = _with_parts(kept, plain)
-    if further is not None:
-        made["additionalProperties"] = plain(further) if isinstance(further, dict) else further
-    return made
-
-
-def _of_choices(schema: dict[str, Any], choices: Sequence[Any]) -> dict[str, Any]:
-    """Return a schema for some values: strings as a choice, numbers as a range, and for others their types."""
-    of: dict[type, list[Any]]
-    of = {kind: [one for one in choices if type(one) is kind] for kind in (str, int, float, bool)}
-    texts = of[str]
-    numbers: list[Any] = [*of[int], *of[float]]
-    found: list[dict[str, Any]] = [{"type": "string", "enum": texts}] if texts else []
-    if numbers:
-        kind = "number" if of[float] else "integer"
-        found.append({"type": kind, "minimum": min(numbers), "maximum": max(numbers)})
-    found += [{"type": "boolean"}] * bool(of[bool]) + [{"type": "null"}] * (None in choices)
-    kept = {name: part for name, part in schema.items() if name not in ("type", "anyOf")}
-    if numbers and max(numbers) - min(numbers) >= len(numbers):
-        kept["description"] = f"{kept.get('description', '')} ({' or '.join(map(str, choices))})".strip()
-    return {**kept, **found[0]} if len(found) == 1 else {**kept, "anyOf": found or plain(True)["anyOf"]}
-
-
-_LOCAL: Final = "#/"
-_DEEPEST: Final = 16
-"""Levels of references that are followed; a recursive schema ends there with one that accepts any value."""
-_MOST_PARTS: Final = 4000
-"""Schemas of one input schema in which references are replaced; a larger schema accepts any value beyond them."""
-
-_NO_REGEX_FOR_ALL = re.compile(r"\(\?[=!<]|\\[1-9]|\\k<")
-"""Look-ahead, look-behind, named groups and back references: RE2 and other engines in linear time have none."""
-
-
-def flat(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an input schema with only `type`, `properties`, `required` and `additionalProperties` at its root.
-
-    Every name that a branch of the root has (`allOf`, `anyOf`, `oneOf`, `then`, `else`, `dependentSchemas`, `$ref`)
-    becomes a property. The root's own schema of a name comes first; otherwise any of those of the branches may fit,
-    also where the branch with the name does not apply. A name is required if the root, each branch of an `allOf`, or
-    all alternatives require it. `additionalProperties` is False, unless the tool's own schema takes further names
-    explicitly, or names none. References are replaced, and patterns that some clients cannot compile are left out, at
-    every level.
-    """
-    root = _Inliner(schema).whole(schema)
-    shape = _shape(root)
-    return {
-        "type": "object",
-        "properties": {name: _either(kinds) for name, kinds in shape.properties.items()},
-        "required": [name for name in shape.required if name in shape.properties],
-        "additionalProperties": _further(root, shape),
-    }
-
-
-class _Inliner:
-    """Replaces the local references of one document, and leaves out patterns that not every client can compile."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self._document = document
-        self._left = _MOST_PARTS
-
-    def whole(self, schema: Any, depth: int = 0) -> Any:
-        """Return the schema without `$ref`, `$defs` and such patterns."""
-        if not isinstance(schema, dict):
-            return schema
-        self._left -= 1
-        if self._left < 0:
-            return {}
-        target = schema.get("$ref")
-        if isinstance(target, str):
-            found = self._find(target) if depth < _DEEPEST else {}
-            beside = {name: value for name, value in schema.items() if name != "$ref"}
-            schema = {**found, **beside} if not found.keys() & beside.keys() - _WORDS else {"allOf": [found, beside]}
-            if "$ref" in schema:
-                return self.whole(schema, depth + 1)
-            depth += 1
-        own = {name: value for name, value in schema.items() if name not in _NOT_SHOWN}
-        pattern = own.get("pattern")
-        if isinstance(pattern, str) and _NO_REGEX_FOR_ALL.search(pattern):
-            del own["pattern"]
-        names = own.get("patternProperties")
-        if isinstance(names, dict) and any(_NO_REGEX_FOR_ALL.search(name) for name in names):
-            del own["patternProperties"]
-            own.pop("additionalProperties", None)
-        return _with_parts(own, lambda part: self.whole(part, depth))
-
-    def _find(self, target: str) -> Mapping[str, Any]:
-        """Return the schema at a local reference; one that accepts any value for every other reference."""
-        found: Any = self._document if target == "#" or target.startswith(_LOCAL) else None
-        for part in target.removeprefix("#").split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
-            else:
-                found = found.get(name) if isinstance(found, dict) else None
-        return found if isinstance(found, dict) else {}
-
-
-_WORDS: Final = {"title", "description", "default", "examples", "deprecated", "$comment"}
-_NOT_SHOWN: Final = {"$schema", "$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$defs", "definitions", "$comment"}
-
-
-@frozen
-class _Shape:
-    """The names of an object: the schemas that each may have, and those that are required."""
-
-    properties: Mapping[str, list[Any]]
-    required: tuple[str, ...]
-
-
-def _shape(schema: Mapping[str, Any]) -> _Shape:
-    """Return the names of a schema and of the branches at its root."""
-    own = {name: [kind] for name, kind in _object_of(schema.get("properties")).items()}
-    required = dict.fromkeys(name for name in schema.get("required", ()) if isinstance(name, str))
-    for branch in map(_shape, _branches(schema, "allOf")):
-        required |= dict.fromkeys(branch.required)
-        _add(own, [branch])
-    conditional = [schema[name] for name in ("then", "else") if isinstance(schema.get(name), dict)]
-    dependent = [part for part in _object_of(schema.get("dependentSchemas")).values() if isinstance(part, dict)]
-    _add(own, map(_shape, (*conditional, *dependent)))
-    for several in ("anyOf", "oneOf"):
-        branches = [_shape(branch) for branch in _branches(schema, several)]
-        _add(own, branches)
-        if branches:
-            each = set.intersection(*(set(branch.required) for branch in branches))
-            required |= dict.fromkeys(name for name in branches[0].required if name in each)
-    return _Shape(own, tuple(required))
-
-
-def _add(own: dict[str, list[Any]], branches: Iterable[_Shape]) -> None:
-    """Add the names of branches that the root does not have itself."""
-    found: dict[str, list[Any]] = {}
-    for branch in branches:
-        for name, kinds in branch.properties.items():
-            seen = found.setdefault(name, [])
-            seen += [kind for kind in kinds if kind not in seen]
-    for name, kinds in found.items():
-        own.setdefault(name, kinds)
-
-
-def _branches(schema: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    return [branch for branch in schema.get(name, ()) if isinstance(branch, dict)]
-
-
-def _object_of(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _either(kinds: list[Any]) -> Any:
-    # `true` and `false` are schemas, which clients expect as objects.
-    objects = [kind if isinstance(kind, dict) else {} for kind in kinds]
-    return objects[0] if len(objects) == 1 else {"anyOf": objects}
-
-
-def _further(root: Mapping[str, Any], shape: _Shape) -> Any:
-    """Return `additionalProperties`: what the tool says itself; False for one that names its arguments, else True."""
-    if root.get("patternProperties"):
-        return True
-    return root.get("additionalProperties", not (shape.properties or "properties" in root))
-
-
-# --- check ------------------------------------------------------------------------------------------------------------
 
 MOST_FAULTS: Final = 8
 """Faults of one call that are reported."""
@@ -300,7 +37,7 @@ _LEVELS = {"high": 1, "on": 1, "true": 1, "yes": 1, "low": 0, "off": 0, "false":
 
 
 @frozen
-class Fault:
+class ArgumentFault:
     """One fault of a call's arguments."""
 
     path: str
@@ -318,7 +55,7 @@ class Checked:
 
     arguments: Any
     """The arguments to submit, with numbers for numbers; if there are faults, as they were given."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ArgumentFault, ...] = ()
     corrected: Any = None
     """With faults: arguments that would fit together with those of `lacking`, if the cures are certain; else None."""
     lacking: tuple[str, ...] = ()
@@ -356,7 +93,7 @@ class Arguments:
         if not faults:
             assert self._validator is not None
             where, reason = self._validator.explain(taken)
-            faults = (Fault(f"{at}{where}", reason),)
+            faults = (ArgumentFault(f"{at}{where}", reason),)
         corrected = _corrected(taken, self.schema)
         lacking = tuple(name for name in self.schema.get("required", ()) if name not in corrected)
         others = [name for name in self.schema.get("required", ()) if name in corrected]
@@ -398,7 +135,7 @@ def _taken(value: Any, schema: Any) -> Any:
     if not isinstance(schema, dict) or _fits(value, schema):
         return value
     if isinstance(value, dict):
-        properties, required = _object_of(schema.get("properties")), schema.get("required", ())
+        properties, required = object_of(schema.get("properties")), schema.get("required", ())
         return {
             name: _taken(member, properties.get(name))
             for name, member in value.items()
@@ -441,11 +178,11 @@ def _several(text: str, kinds: set[str], schema: Mapping[str, Any]) -> Iterator[
         yield _taken([part.strip() for part in text.split(",")], schema)
 
 
-def _faults(value: Any, schema: Any, at: str) -> Iterator[Fault]:
+def _faults(value: Any, schema: Any, at: str) -> Iterator[ArgumentFault]:
     """Yield the faults of a value: those of its members, if it is an object or array as the schema wants."""
     if not isinstance(schema, dict) or _fits(value, schema):
         return
-    inner: Iterator[Fault] = iter(())
+    inner: Iterator[ArgumentFault] = iter(())
     if isinstance(value, dict) and ("properties" in schema or schema.get("additionalProperties") is False):
         inner = _member_faults(value, schema, at)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
@@ -456,22 +193,22 @@ def _faults(value: Any, schema: Any, at: str) -> Iterator[Fault]:
     yield from inner
 
 
-def _member_faults(value: Mapping[str, Any], schema: Mapping[str, Any], at: str) -> Iterator[Fault]:
-    properties = _object_of(schema.get("properties"))
+def _member_faults(value: Mapping[str, Any], schema: Mapping[str, Any], at: str) -> Iterator[ArgumentFault]:
+    properties = object_of(schema.get("properties"))
     renamed = _renamed(value, schema)
     for name in _unknown(value, schema):
-        yield Fault(f"{at}/{escaped(name)}", _unknown_name(name, renamed.get(name), properties))
+        yield ArgumentFault(f"{at}/{escaped(name)}", _unknown_name(name, renamed.get(name), properties))
     meant = set(renamed.values())
     for name in schema.get("required", ()):
         if name not in value and name not in meant:
-            yield Fault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
+            yield ArgumentFault(f"{at}/{escaped(name)}", f"is missing{_wanted(properties.get(name))}")
     for name, member in value.items():
         known = renamed.get(name) or name
         other, either = _as_other_bytes(known, member, properties), _bytes_or_digits(known, member, properties)
         if either is not None:
-            yield Fault(f"{at}/{known}", f"this is not base64; did you mean {either}?")
+            yield ArgumentFault(f"{at}/{known}", f"this is not base64; did you mean {either}?")
         elif other is not None:
-            yield Fault(f"{at}/{known}", f"this is not base64; did you mean {_json(other[0])}, or base64?")
+            yield ArgumentFault(f"{at}/{known}", f"this is not base64; did you mean {_json(other[0])}, or base64?")
         elif known in properties:
             yield from _faults(_taken(member, properties[known]), properties[known], f"{at}/{escaped(known)}")
 
@@ -529,12 +266,12 @@ def _certain_bytes(name: str, value: Any, properties: Mapping[str, Any]) -> tupl
     return other or (name, value)
 
 
-def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> Fault:
+def _leaf(value: Any, schema: Mapping[str, Any], at: str) -> ArgumentFault:
     # The name does not matter: only the place within the value is used.
     where, reason = Validator({"properties": {"it": schema}}).explain({"it": value})
     near = _both(value, schema) or _json(_meant(value, schema))
     cure = "" if near == "null" else f"; did you mean {near}?"
-    return Fault(f"{at}{where.removeprefix('/it')}", f"{reason}{cure or _wanted(schema)}")
+    return ArgumentFault(f"{at}{where.removeprefix('/it')}", f"{reason}{cure or _wanted(schema)}")
 
 
 def _both(value: Any, schema: Mapping[str, Any]) -> str | None:
@@ -572,7 +309,7 @@ def _unknown(value: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     """Return the first names of an object that its schema does not have."""
     if schema.get("additionalProperties", True) is not False:
         return []
-    properties = _object_of(schema.get("properties"))
+    properties = object_of(schema.get("properties"))
     return list(islice((name for name in value if name not in properties), MOST_FAULTS))
 
 
@@ -621,7 +358,7 @@ _SHORTEST_PART: Final = 3
 
 def _renamed(value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, str]:
     """Return unknown name -> the argument that was probably meant, none of them twice."""
-    properties = _object_of(schema.get("properties"))
+    properties = object_of(schema.get("properties"))
     missing = [name for name in properties if name not in value]
     found: dict[str, str] = {}
 
@@ -656,14 +393,13 @@ def _corrected(value: Any, schema: Any) -> Any:
     """Return the value with every certain cure applied: names that were meant, choices, and nothing unknown."""
     if not isinstance(schema, dict) or _fits(value, schema):
         return value
-    properties = _object_of(schema.get("properties"))
+    properties = object_of(schema.get("properties"))
     if isinstance(value, dict) and "properties" in schema:
-        renamed, unknown = _renamed(value, schema), _unknown(value, schema)
-        left_out = {name for name in unknown if name not in renamed}
-        kept = [(renamed.get(name) or name, member) for name, member in value.items() if name not in left_out]
-        kept = [_certain_bytes(name, member, properties) for name, member in kept]
-        whole = {name: _corrected(member, properties.get(name)) for name, member in kept}
-        return _taken(whole, schema)
+        renamed = _renamed(value, schema)
+        left_out = {*_unknown(value, schema)} - renamed.keys()
+        kept = ((renamed.get(name) or name, member) for name, member in value.items() if name not in left_out)
+        meant = dict(_certain_bytes(name, member, properties) for name, member in kept)
+        return _taken({name: _corrected(member, properties.get(name)) for name, member in meant.items()}, schema)
     if isinstance(value, list) and len(value) <= _MOST_MEMBERS:
         return [_corrected(item, schema.get("items")) for item in value]
     near = _meant(value, schema)

@@ -1,27 +1,21 @@
-"""Names of tools over MCP, and the keys of hearth's members in MCP objects.
+"""Names of MCP: versions and endpoints of the protocol, names of tools, and keys of hearth's members in MCP objects.
 
-An MCP name follows from the HACP name alone. It is the same for every principal, whatever tools the principal may see
-and whatever else is registered. Two tools never share one. This module does not know the tools' arguments.
+`mcp.info` reports versions and endpoints, and the bridge negotiates the version. An MCP name follows from the HACP name
+alone. It is the same for every principal, whatever tools the principal may see and whatever else is registered. Two
+tools never share one. This module does not know the tools' arguments.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import re
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hearth._util.text import suggest
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-# --- protocol ---------------------------------------------------------------------------------------------------------
-# Versions and endpoints of MCP: `mcp.info` reports them, and the bridge negotiates the version.
+    from collections.abc import Iterable
 
 PROTOCOL_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 """Oldest first. The last differs from the others: every request is independent, and no version is negotiated."""
@@ -45,37 +39,6 @@ def endpoints(listeners: Iterable[str], *, over_http: bool) -> list[dict[str, An
         {"transport": "stdio", "command": list(COMMAND)},
     ]
 
-
-# --- icons ------------------------------------------------------------------------------------------------------------
-# A small picture for each family of tools, for clients that show one: SVG in a data URI, so nothing is fetched.
-# `families.json` has the strokes, and the rest of what clients are told of a family.
-
-_FAMILIES: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_name("families.json").read_bytes())
-MEANS: Final[Mapping[str, Sequence[str]]] = _FAMILIES["means"]
-"""A word of other programs and libraries -> words in the names of tools."""
-CLOSED: Final = frozenset(_FAMILIES["closed"])
-"""Families with a known, closed set of targets: what this board has, this machine, shared folders.
-
-A serial port may lead to any device, and a program may reach anything. A vendor's tool is unknown, for which MCP's
-default is the open world.
-"""
-_OTHER = "M14 6a4 4 0 0 0-5 5l-5 5 3 3 5-5a4 4 0 0 0 5-5l-3 2-2-2z"
-_COLOUR = "#d9480f"
-"""Orange, which is visible on a light and on a dark background."""
-
-
-@cache
-def icon(family: str) -> dict[str, object]:
-    """Return the MCP Icon of a family (the first segment of a tool's name), or a common one for an unknown family."""
-    svg = (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" '
-        f'stroke="{_COLOUR}" stroke-width="2"><path d="{_FAMILIES["strokes"].get(family, _OTHER)}"/></svg>'
-    )
-    data = base64.b64encode(svg.encode()).decode()
-    return {"src": f"data:image/svg+xml;base64,{data}", "mimeType": "image/svg+xml", "sizes": ["any"]}
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
 
 LONGEST = 64
 """Length of a name that every client accepts, with the characters A-Z, a-z, 0-9, "_" and "-"."""

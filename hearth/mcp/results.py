@@ -14,33 +14,20 @@ import orjson
 from attrs import frozen
 
 from hearth.errors import (
-    ApprovalRequired,
-    AuditUnavailable,
-    CarrierError,
-    DeviceError,
-    Halted,
     HearthError,
-    InternalError,
     InvalidParams,
-    PermissionDenied,
-    QueueFull,
-    RateLimited,
-    ResourceBusy,
     RpcError,
-    SessionInvalid,
-    ShuttingDown,
-    TaskNotFound,
-    TimedOut,
     ToolNotFound,
     effect_of,
     from_wire,
 )
-from hearth.mcp.arguments import Fault
+from hearth.mcp.advice import WORLD, advice, world
+from hearth.mcp.arguments import ArgumentFault
 from hearth.mcp.names import LONGEST_SHOWN, META_ERROR, META_TASK, mcp_name
 from hearth.shown import prose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hearth.api import StepResult, TaskResult
 
@@ -121,7 +108,7 @@ def of_halt(status: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": content, "structuredContent": structured, "isError": False}
 
 
-def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None = None) -> dict[str, Any]:
+def of_error(error: HearthError, *, plan: bool = False, corrected: SuggestedCall | None = None) -> dict[str, Any]:
     """Return the CallToolResult of a refusal of the whole call.
 
     `plan`: the call was a plan, so that pointers lead into its steps. `error` may also be a CarrierError. `corrected`:
@@ -133,7 +120,7 @@ def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None =
     if isinstance(error, InvalidParams):
         data = error.data or {}
         tool = data.get("tool")
-        fault = Fault(_pointer(error, plan=plan), str(data.get("reason") or error.message).rstrip("."))
+        fault = ArgumentFault(_pointer(error, plan=plan), str(data.get("reason") or error.message).rstrip("."))
         cure = f"Correct {fault.path or 'the arguments'} as the tool's inputSchema says, and call it again."
         what = tool if plan or not isinstance(tool, str) else mcp_name(tool)
         return wrong_arguments(
@@ -145,10 +132,10 @@ def of_error(error: HearthError, *, plan: bool = False, corrected: Call | None =
 
 def wrong_arguments(
     tool: str,
-    faults: Sequence[Fault],
+    faults: Sequence[ArgumentFault],
     cure: str,
     *,
-    corrected: Call | None = None,
+    corrected: SuggestedCall | None = None,
     error: RpcError | None = None,
 ) -> dict[str, Any]:
     """Return the CallToolResult of a call that was not run, because of its arguments.
@@ -169,7 +156,7 @@ def wrong_arguments(
 
 
 def unknown_tool(
-    name: str, near: Sequence[str] = (), *, corrected: Call | None = None, error: RpcError | None = None
+    name: str, near: Sequence[str] = (), *, corrected: SuggestedCall | None = None, error: RpcError | None = None
 ) -> dict[str, Any]:
     """Return the CallToolResult of a call of no known tool; `near` are names that may have been meant.
 
@@ -187,7 +174,7 @@ def unknown_tool(
     return _failed("\n".join(lines), {META_ERROR: meta})
 
 
-def _suggested(call: Call, meta: dict[str, Any]) -> str:
+def _suggested(call: SuggestedCall, meta: dict[str, Any]) -> str:
     """Return the line that suggests a call, and add the call to `meta` for programs."""
     meta["try"] = {"name": call.tool, "arguments": call.arguments}
     if call.lacking:
@@ -209,12 +196,12 @@ def tried_by(outcome: Mapping[str, Any], tool: str) -> dict[str, Any]:
     meta = dict(error)
     first, *more = outcome["content"]
     text = first["text"].rpartition("\n")[0]
-    said = _text(f"{text}\n{_suggested(Call(tool, suggested, tuple(error.get('lacking', ()))), meta)}")
+    said = _text(f"{text}\n{_suggested(SuggestedCall(tool, suggested, tuple(error.get('lacking', ()))), meta)}")
     return {**outcome, "content": [said, *more], "_meta": {**outcome["_meta"], META_ERROR: meta}}
 
 
 @frozen
-class Call:
+class SuggestedCall:
     """A call of a tool, as it can be suggested."""
 
     tool: str
@@ -273,9 +260,6 @@ PLAN_RESULT: Mapping[str, Any] = {
 """The JSON Schema of a plan's structuredContent."""
 
 
-# --- in words -------------------------------------------------------------------------------------------------------
-
-
 def _failure_text(error: HearthError, tool: str | None, rolled_back: bool | None) -> str:
     """Return the failure, its effect on the hardware and advice in words, then the rest of the error's data as JSON."""
     said = str(error).rstrip(".")
@@ -312,7 +296,7 @@ def _pointer(error: InvalidParams, *, plan: bool) -> str:
 
 def _summary(result: TaskResult) -> str:
     steps = result.steps
-    count = f"{len(steps)} step" + ("" if len(steps) == 1 else "s")
+    count = _steps(len(steps))
     done = sum(step.status == "SUCCESS" for step in steps)
     if result.status == "SUCCESS":
         dry_run = bool(steps) and all((step.result or {}).get("dry_run") is True for step in steps)
@@ -320,21 +304,30 @@ def _summary(result: TaskResult) -> str:
     lines = [f"The plan is {result.status}: {done} of {count} succeeded."]
     if result.error is not None:
         lines.append(f"{result.error.rstrip('.')}.")
-    for index, step in enumerate(steps):
-        if step.status == "FAILED":
-            failure = _step_failure_text(step)
-            lines.append(f"Step {index}: {failure}")
-        elif step.rolled_back is not None:
-            undone = "it was rolled back" if step.rolled_back else "it could NOT be rolled back: look at it"
-            lines.append(f"Step {index}: {step.tool} succeeded, and {undone}.")
-        elif step.status == "RUNNING":
-            lines.append(f"Step {index}: {step.tool} is running.")
-        elif step.status == "CANCELLED" and step.latency_ms is not None:
-            lines.append(f"Step {index}: {step.tool} was cancelled {_how_far(step)}.")
+    said = ((index, _step_text(step)) for index, step in enumerate(steps))
+    lines += [f"Step {index}: {text}" for index, text in said if text is not None]
     never = sum(step.status == "CANCELLED" and step.latency_ms is None for step in steps)
     if never:
-        lines.append(f"{never} {'step' if never == 1 else 'steps'} never began.")
+        lines.append(f"{_steps(never)} never began.")
     return "\n".join(lines)
+
+
+def _steps(number: int) -> str:
+    return f"{number} step" if number == 1 else f"{number} steps"
+
+
+def _step_text(step: StepResult) -> str | None:
+    """Return what a summary has of a step; None for one that succeeded or never began, which the counts have."""
+    if step.status == "FAILED":
+        return _step_failure_text(step)
+    if step.rolled_back is not None:
+        undone = "it was rolled back" if step.rolled_back else "it could NOT be rolled back: look at it"
+        return f"{step.tool} succeeded, and {undone}."
+    if step.status == "RUNNING":
+        return f"{step.tool} is running."
+    if step.status == "CANCELLED" and step.latency_ms is not None:
+        return f"{step.tool} was cancelled {_how_far(step)}."
+    return None
 
 
 def _how_far(step: StepResult) -> str:
@@ -348,9 +341,6 @@ def _step_failure_text(step: StepResult) -> str:
     if step.error_code is None:
         return f"{step.tool} failed: {step.error or 'no reason was given'}."
     return _failure_text(_error_of(step), step.tool, step.rolled_back)
-
-
-# --- as JSON --------------------------------------------------------------------------------------------------------
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -405,128 +395,3 @@ def _step_json(step: StepResult) -> dict[str, Any]:
     if step.seen is not None:
         wire["seen"] = dict(step.seen)
     return wire
-
-
-# --- the effect on the hardware, and advice: a sentence each, for a model or the person that it asks ------------------
-
-WORLD = {
-    "none": "Nothing has happened to the hardware.",
-    "done": "It has happened all the same: do not repeat it.",
-    "unknown": "Whether it has happened is not known: read the state back before you repeat it.",
-}
-
-
-def world(error: HearthError, rolled_back: bool | None = None) -> str:
-    """Return the effect on the hardware as a sentence; for a step with a rollback, the outcome of the rollback."""
-    if rolled_back is not None:
-        return "What it did was rolled back." if rolled_back else "What it did could NOT be rolled back: look at it."
-    if isinstance(error, RpcError):
-        return WORLD[effect_of(error)]
-    # The connection broke before an answer.
-    return WORLD["unknown"]
-
-
-def advice(error: HearthError) -> str:
-    """Return advice as a sentence, or "" if the error's own message needs none."""
-    if isinstance(error, CarrierError):
-        return "The daemon cannot be reached: a person has to look whether hearthd runs (`hearth doctor` says)."
-    data = (error.data or {}) if isinstance(error, RpcError) else {}
-    for kind, say in _ADVICE:
-        if isinstance(error, kind):
-            return say(data)
-    return ""
-
-
-def _busy(data: Mapping[str, Any]) -> str:
-    if data.get("reason") == "wedged":
-        return (
-            "The bus hangs in a transaction that does not return, and everything on it waits: "
-            "hw_board shows its health, and a person has to look at the device."
-        )
-    holder = data.get("holder_task")
-    if isinstance(holder, str):
-        who = f"Your own task {holder} holds it"
-    elif "owner" in data or "consumer" in data or "holders" in data:
-        return "Another program of the machine holds it: a person has to end that one, or use another device."
-    else:
-        who = "Another task uses it"
-    held = data.get("held_ms")
-    since = f", for {held:.0f} ms by now" if isinstance(held, (int, float)) else ""
-    return f'{who}{since}. Try again shortly, or leave out on_busy "fail" to wait in its queue.'
-
-
-def _rate(data: Mapping[str, Any]) -> str:
-    wait = data.get("retry_after_ms")
-    if isinstance(wait, int):
-        return f"Wait {wait} ms, then call it again; nothing was counted."
-    return "Waiting does not help: use the tool fewer times in one plan."
-
-
-def _permission(data: Mapping[str, Any]) -> str:
-    reason = str(data.get("reason", ""))
-    if "ceiling" in reason or "max_risk_level" in reason:
-        why = "It is riskier than this session may be. "
-    elif "allowlist" in reason:
-        why = "The policy does not let this session use the tool. "
-    elif "addr" in data:
-        why = "The board's profile does not allow the use of this address. "
-    elif "path" in data:
-        why = "The path is outside what the operator shares ([files] in the configuration). "
-    else:
-        why = ""
-    return f"{why}Do not repeat it: do without, or ask the person who operates the machine to allow it in [[policy]]."
-
-
-def _device(data: Mapping[str, Any]) -> str:
-    if data.get("effect") == "unknown":
-        return ""
-    if data.get("errno") in ("ENXIO", "EREMOTEIO") or "addr" in data:
-        return "Check the address with i2c_scan, then the wiring and power of the device."
-    if "unit" in data:
-        return "Check that the device is on, and its number, address and settings (hw_modbus_list has ours)."
-    if "port" in data:
-        return "Check that the device is connected and uses the same settings (hw_uart_list has ours)."
-    if "path" in data:
-        return "Check the path with file_stat or file_list."
-    return "Check the name against the hw_… lists, then wiring and power."
-
-
-def _timed_out(data: Mapping[str, Any]) -> str:
-    if data.get("effect") == "done":
-        return "`result`, where there is one, is what it returned. The device is slow: find out why."
-    return "Allow more time (max_duration_ms of a plan), or find out why the device is slow."
-
-
-def _bounded(data: Mapping[str, Any]) -> str:
-    if "max_sessions_per_principal" in data:
-        return "Too many sessions are open: close other clients of this user, then try again."
-    if "max_tasks_per_session" in data:
-        return "Wait for tasks of yours to end, or cancel some."
-    if "retained_bytes" in data and isinstance(data.get("cure"), str):
-        return f"{data['cure'][:1].upper()}{data['cure'][1:]}."
-    return "Ask for less at once."
-
-
-_ADVICE: tuple[tuple[type[RpcError], Callable[[Mapping[str, Any]], str]], ...] = (
-    (Halted, lambda _: "Do not try it again: tell the person, who has to look at the machine. You can still read."),
-    (ApprovalRequired, lambda _: "Tell the person. Once it is approved, make this very call again."),
-    (ResourceBusy, _busy),
-    (RateLimited, _rate),
-    (PermissionDenied, _permission),
-    (
-        AuditUnavailable,
-        lambda _: "Only what has no effect (risk 0) works until a person makes room for the audit log.",
-    ),
-    (TimedOut, _timed_out),
-    (DeviceError, _device),
-    (QueueFull, _bounded),
-    (InvalidParams, lambda _: "Correct the argument as the tool's inputSchema says."),
-    (
-        SessionInvalid,
-        lambda _: "The session has ended, and what it drove went to its safe state. Call again to open a new one.",
-    ),
-    (TaskNotFound, lambda _: "The last 256 tasks of a session are kept; the audit log has the outcome of older ones."),
-    (ShuttingDown, lambda _: "The daemon is ending; try again when it is back."),
-    (InternalError, lambda _: "This is a bug in hearth or in a tool: tell the person, with the daemon's log."),
-)
-"""The first match applies: a class is listed before its base classes."""

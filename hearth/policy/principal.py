@@ -40,7 +40,7 @@ from hearth.errors import PermissionDenied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hearth._util.threads import Call
+    from hearth._util.threads import HelperCall
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ _GONE = "the peer closed before its user was known"
 _ANSWER_SIZE = _HEADER.size + _STATE.size + _ID_SIZE + _COUNTS.size
 
 
-class Connected(Protocol):
+class ConnectedSocket(Protocol):
     """The methods of a connected TCP socket that this module uses."""
 
     def getpeername(self) -> Any:
@@ -85,7 +85,7 @@ class Connected(Protocol):
         ...
 
 
-def peer_uid(connected: Connected) -> int:
+def peer_uid(connected: ConnectedSocket) -> int:
     """Return the uid that owns the peer's socket of a TCP connection over a loopback address.
 
     Why this is proof: the request names exactly the socket that has our two addresses and ports the other way round.
@@ -293,7 +293,7 @@ def embedded() -> Principal:
     )
 
 
-def from_loopback(connected: Connected) -> Principal:
+def from_loopback(connected: ConnectedSocket) -> Principal:
     """Return the user whose program connected over TCP from a loopback address; `connected` is our end.
 
     `peer_uid` explains why the uid is proof and of what. It is the same principal, with the same key, as over
@@ -383,7 +383,7 @@ REMEMBER_S: Final = 10.0
 _MOST_ANSWERS: Final = 1024
 _helper = Helper("hearth-users")
 _answers: dict[tuple[object, ...], Any] = {}
-_asking: deque[tuple[float, Call[Any]]] = deque()
+_asking: deque[tuple[float, HelperCall[Any]]] = deque()
 """The lookups that have not returned, the oldest first, each with the time at which it was made."""
 # A fork has no helper's thread, which would end them.
 os.register_at_fork(after_in_child=_asking.clear)

@@ -258,30 +258,30 @@ def read_task(value: Any) -> TaskResult:
 
     Raises ProtocolViolation, which names the place, for a known member of another type than the draft's.
     """
-    task = _Reader("task", value)
+    task = _ObjectReader("task", value)
     steps = task.parts("steps", StepResult)
     return task.read(TaskResult, intent=task.optional("intent", str) or "", steps=steps)
 
 
 def read_halt(value: Any) -> HaltStatus:
     """Return the result of halt, halt.status and halt.reset. Raises ProtocolViolation as `read_task` does."""
-    halt = _Reader("halt", value)
+    halt = _ObjectReader("halt", value)
     return halt.read(HaltStatus, halted=bool(halt.optional("halted", bool)))
 
 
 def read_plan(value: Any) -> Plan:
     """Return a plan of plan.prepare or plan.get. Raises ProtocolViolation as `read_task` does."""
-    plan = _Reader("plan", value)
+    plan = _ObjectReader("plan", value)
     steps = plan.parts("steps", PlanStep, required=True)
     return _read_listed(plan, Plan, steps=steps, step_count=len(steps))
 
 
 def read_plan_summary(value: Any) -> PlanSummary:
     """Return a plan of plan.list. Raises ProtocolViolation as `read_task` does."""
-    return _read_listed(_Reader("plan", value), PlanSummary)
+    return _read_listed(_ObjectReader("plan", value), PlanSummary)
 
 
-def _read_listed(plan: _Reader, cls: type[T], **given: Any) -> T:
+def _read_listed(plan: _ObjectReader, cls: type[T], **given: Any) -> T:
     flags = {name: plan.members.get(name) is True for name in ("own", "may_approve")}
     return plan.read(cls, state=plan.text("state"), principal=plan.text("principal"), **flags, **given)
 
@@ -301,7 +301,7 @@ def read_event(value: Any) -> TaskEvent:
         # The usual case first: this runs for every event.
         if type(task_id) is type(phase) is type(ts) is str and type(seq) is int and type(step_index) in _INDEX:
             return TaskEvent(task_id, seq, cast("Phase", phase), ts, step_index, data)
-    event = _Reader("task.event", value)
+    event = _ObjectReader("task.event", value)
     return TaskEvent(
         event.text("task_id"),
         event.optional("seq", int) or 0,
@@ -313,6 +313,9 @@ def read_event(value: Any) -> TaskEvent:
 
 
 _INDEX = (int, type(None))
+
+
+_NO_ROLLBACK: Mapping[int | None, Any] = {}
 
 
 class TaskOutcome:
@@ -328,7 +331,7 @@ class TaskOutcome:
         self._last_seq = 0
         self._missed = False
         self._finished: dict[int | None, Mapping[str, Any]] = {}
-        self._rolled_back: dict[int | None, Any] | None = None
+        self._rolled_back: Mapping[int | None, Any] = _NO_ROLLBACK
         self._end: Mapping[str, Any] | None = None
 
     def take(self, event: TaskEvent) -> None:
@@ -341,8 +344,7 @@ class TaskOutcome:
         elif event.phase == "task_finish":
             self._end = event.data
         elif event.phase == "progress" and "rolled_back" in event.data:
-            self._rolled_back = self._rolled_back or {}
-            self._rolled_back[event.step_index] = event.data["rolled_back"]
+            self._rolled_back = {**self._rolled_back, event.step_index: event.data["rolled_back"]}
 
     def result_of(self, tool: str) -> Mapping[str, Any] | None:
         """Return the result of the only step of a task that succeeded; None if there is more to say, or less."""
@@ -373,7 +375,7 @@ class TaskOutcome:
             elif step.get("tool") != tool or not _is_terminal(step.get("status")):
                 return None
             steps.append(dict(step))
-        for at, rolled_back in (self._rolled_back or {}).items():
+        for at, rolled_back in self._rolled_back.items():
             if type(at) is not int or not 0 <= at < len(steps):
                 return None
             steps[at]["rolled_back"] = rolled_back
@@ -405,7 +407,7 @@ def _kinds_of(cls: Hashable) -> Mapping[str, Any]:
     return {name: get_origin(hint) or hint for name, hint in required.items()}
 
 
-class _Reader:
+class _ObjectReader:
     """An object at a known place, read member by member."""
 
     __slots__ = ("members", "place")
@@ -428,7 +430,7 @@ class _Reader:
 
     def parts(self, name: str, cls: type[T], *, required: bool = False) -> tuple[T, ...]:
         listed = self.optional(name, Sequence, required=required) or ()
-        return tuple([_Reader(f"{self.place}.{name}[{at}]", part).read(cls) for at, part in enumerate(listed)])
+        return tuple([_ObjectReader(f"{self.place}.{name}[{at}]", part).read(cls) for at, part in enumerate(listed)])
 
     def text(self, name: str) -> str:
         return cast("str", self.optional(name, str, required=True))

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from hearth.errors import InvalidParams
-from hearth.protocol.methods import CONSTRAINTS, METHODS, read_flag
+from hearth.protocol.methods import METHODS
+from hearth.protocol.params import read_flag
+from hearth.protocol.submissions import CONSTRAINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -1,194 +1,31 @@
 """The parameters of each HACP method: attrs values, and their readers from a JSON object (draft §3, §8).
 
-A reader accepts exactly the declared JSON types (no coercion: `true` is not 1, "5" is not 5). It treats null for an
-optional member as absent, ignores unknown members at every level (draft §2.5; `known` names them), and raises
-InvalidParams whose data names the place by JSON pointer. Integers are those that a double holds exactly. Whether a
-session, task or tool of that name exists is not known here. The readers are hand-written and do not use cattrs, because
-they run for every request and at the daemon's start.
-
-The hcp.* methods are about whole jobs, beside HCP's own messages (decision 0067). HCP's pages leave open how a caller
-finds capabilities, comes back to a session, fetches an artifact, and how a person approves a job. These methods do
-that, without a HACP session. They are this project's own.
+A reader accepts exactly the declared JSON types (`params`). It ignores unknown members at every level (draft §2.5;
+`known` names them), and raises InvalidParams whose data names the place by JSON pointer. Whether a session, task or
+tool of that name exists is not known here. The readers are hand-written and do not use cattrs, because they run for
+every request and at the daemon's start. `submissions` reads tasks, `hcp_methods` the params of hcp.*.
 """
 
 from __future__ import annotations
 
 import re
-from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from attrs import fields, frozen
+from attrs import frozen
 
-from hearth.api import WITHIN_MS, Expect
-from hearth.errors import InvalidParams, UnsupportedVersion
+from hearth.errors import UnsupportedVersion
 from hearth.fields import whole
-from hearth.protocol.jsonrpc import kind_of
+from hearth.protocol.hcp_methods import HCP_METHODS, HcpParams
+from hearth.protocol.params import read_choice, read_flag, read_integer, read_optional_text, read_text, wrong
+from hearth.protocol.submissions import TaskSubmit, read_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MAX_SAFE = (1 << 53) - 1
-"""Integers beyond this do not survive a peer that reads numbers as doubles (draft §2.4)."""
 
-
-def wrong(pointer: str, expected: str, value: Any) -> InvalidParams:
-    """Return the error for a member that is not as `expected`."""
-    reason = f"expected {expected}, got {kind_of(value)}" if value is not None else f"expected {expected}"
-    return InvalidParams(f"Invalid params: {pointer}: {reason}", data={"path": pointer, "reason": reason})
-
-
-def read_text(params: Mapping[str, Any], name: str, at: str = "", *, most: int = 4096) -> str:
-    """Return a member that must be a string."""
-    value = params.get(name)
-    if type(value) is not str:
-        raise wrong(f"{at}/{name}", "a string", value)
-    if len(value) > most:
-        raise wrong(f"{at}/{name}", f"at most {most} characters", None)
-    return value
-
-
-def read_optional_text(params: Mapping[str, Any], name: str, at: str = "", *, most: int = 256) -> str | None:
-    """Return a string, or None where it is absent or null."""
-    return None if params.get(name) is None else read_text(params, name, at, most=most)
-
-
-def read_flag(params: Mapping[str, Any], name: str, at: str, default: bool) -> bool:
-    """Return a boolean, or the default where it is absent or null."""
-    value = params.get(name)
-    if value is None:
-        return default
-    if type(value) is not bool:
-        raise wrong(f"{at}/{name}", "a boolean", value)
-    return value
-
-
-def read_integer(params: Mapping[str, Any], name: str, at: str, low: int, high: int = MAX_SAFE) -> int | None:
-    """Return an integer within bounds, or None where it is absent or null."""
-    value = whole(params.get(name))
-    if value is None:
-        return None
-    if type(value) is not int:
-        raise wrong(f"{at}/{name}", "an integer", value)
-    if not low <= value <= high:
-        raise wrong(f"{at}/{name}", f"an integer from {low} to {high}", None)
-    return value
-
-
-def read_choice(params: Mapping[str, Any], name: str, at: str, choices: tuple[str, ...], default: str) -> str:
-    """Return one of some strings, or the default where it is absent or null."""
-    value = params.get(name)
-    if value is None:
-        return default
-    if type(value) is not str or value not in choices:
-        raise wrong(f"{at}/{name}", " or ".join(f'"{choice}"' for choice in choices), None)
-    return value
-
-
-MOST_READ = 512 * 1024
-"""Bytes of an artifact in one answer, which base64 makes a third longer."""
-
-
-@frozen
-class HcpCapabilities:
-    """hcp.capabilities: list the capabilities that this caller may submit."""
-
-
-@frozen
-class HcpSessions:
-    """hcp.sessions: list the caller's own jobs, the newest first."""
-
-
-@frozen
-class HcpAttach:
-    """hcp.attach: receive a session's messages from an event's sequence on, in whatever state its job is."""
-
-    session_id: str
-    from_sequence: int
-
-
-@frozen
-class HcpArtifact:
-    """hcp.artifact: read a part of a file that a job produced."""
-
-    uri: str
-    offset: int
-    length: int
-
-
-@frozen
-class HcpPending:
-    """hcp.pending: list the jobs that wait for an approval which this caller may give."""
-
-
-@frozen
-class HcpDecide:
-    """hcp.decide: approve a waiting job, or refuse it."""
-
-    approval_id: str
-    approve: bool
-    reason: str | None
-
-
-@frozen
-class HcpWithdraw:
-    """hcp.withdraw: withdraw a job of one's own that waits for its acceptance."""
-
-    message_id: str
-    reason: str | None
-
-
-HcpParams: TypeAlias = HcpCapabilities | HcpSessions | HcpAttach | HcpArtifact | HcpPending | HcpDecide | HcpWithdraw
-
-_CAPABILITIES, _SESSIONS, _PENDING = HcpCapabilities(), HcpSessions(), HcpPending()
-
-
-def _attach(params: Mapping[str, Any]) -> HcpAttach:
-    return HcpAttach(read_text(params, "session_id"), read_integer(params, "from_sequence", "", 0) or 0)
-
-
-def _artifact(params: Mapping[str, Any]) -> HcpArtifact:
-    length = read_integer(params, "len", "", 1, MOST_READ)
-    return HcpArtifact(
-        read_text(params, "uri"), read_integer(params, "offset", "", 0) or 0, MOST_READ if length is None else length
-    )
-
-
-def _decide(params: Mapping[str, Any]) -> HcpDecide:
-    return HcpDecide(
-        read_text(params, "approval_id"),
-        read_flag(params, "approve", "", default=False),
-        read_optional_text(params, "reason"),
-    )
-
-
-HCP_METHODS: Mapping[str, Callable[[Mapping[str, Any]], HcpParams]] = {
-    "hcp.capabilities": lambda _params: _CAPABILITIES,
-    "hcp.sessions": lambda _params: _SESSIONS,
-    "hcp.attach": _attach,
-    "hcp.artifact": _artifact,
-    "hcp.pending": lambda _params: _PENDING,
-    "hcp.decide": _decide,
-    "hcp.withdraw": lambda params: HcpWithdraw(read_text(params, "message_id"), read_optional_text(params, "reason")),
-}
-"""Method name -> reader of its params object."""
-
-
-Priority: TypeAlias = Literal["low", "normal", "high", "urgent"]
-PRIORITIES: Mapping[str, int] = {"low": 0, "normal": 1, "high": 2, "urgent": 3}
-
-MOST_KEY = 256
-"""Characters of an idempotency key."""
 SUPPORTED_MAJOR = 0
 SUPPORTED = "0.1.0"
-MOST_STEPS = 4096
-"""Upper bound on steps that are read: a server's own limit is lower, and refusing must not take it long."""
 
-EXPECT = tuple(one.name for one in fields(Expect))
-"""The members of a step's `expect`."""
-MOST_MEMBERS = 16
-"""Members of a result that each of equals, min and max may name."""
-LONGEST_WITHIN_MS = 600_000
-"""Upper bound of `expect.within_ms`: the step holds its bus for that long."""
 
 # The grammar of semver.org, without capture of the tails.
 _SEMVER = re.compile(
@@ -220,46 +57,6 @@ class SessionClose:
 @frozen(eq=False)
 class ToolList:
     """tool.list (draft §3.3)."""
-
-
-@frozen(eq=False)
-class StepSpec:
-    """One step as submitted."""
-
-    tool: str
-    args: Mapping[str, Any]
-    expect: Expect | None = None
-
-
-@frozen(eq=False)
-class Constraints:
-    """task.constraints (draft §3.4)."""
-
-    max_duration_ms: float | None = None
-    abort_on_step_failure: bool = True
-    max_risk_level: int | None = None
-    rollback_on_failure: bool = False
-    exclusive: bool = False
-    on_busy: Literal["wait", "fail"] = "wait"
-    dry_run: bool = False
-    priority: Priority = "normal"
-
-
-NO_CONSTRAINTS = Constraints()
-CONSTRAINTS = tuple(one.name for one in fields(Constraints))
-"""The names of all constraints."""
-
-
-@frozen(eq=False)
-class TaskSubmit:
-    """task.submit (draft §3.4)."""
-
-    intent: str
-    steps: tuple[StepSpec, ...]
-    constraints: Constraints = NO_CONSTRAINTS
-    idempotency_key: str | None = None
-    subscribe: bool = False
-    strict: bool = False
 
 
 @frozen(eq=False)
@@ -524,114 +321,12 @@ def _read_open(params: Mapping[str, Any]) -> SessionOpen:
     )
 
 
-def _read_step(value: Any, index: int) -> StepSpec:
-    at = f"/task/steps/{index}"
-    if type(value) is not dict:
-        raise wrong(at, "an object", value)
-    tool = value.get("tool")
-    if type(tool) is not str:
-        raise wrong(f"{at}/tool", "a string", tool)
-    # A fresh object for each: a tool that writes into a shared one would change the steps of other sessions.
-    args = value.get("args", {})
-    if type(args) is not dict:
-        raise wrong(f"{at}/args", "an object", args)
-    expected = value.get("expect")
-    return StepSpec(tool, args, None if expected is None else read_expect(expected, f"{at}/expect"))
-
-
-def read_expect(value: Any, at: str) -> Expect:
-    """Return the expected effect of a step; `at` is its JSON pointer. Raises InvalidParams.
-
-    Unknown members are refused here, in every request: a misspelt condition would be one that is not checked.
-    """
-    if type(value) is not dict:
-        raise wrong(at, "an object", value)
-    for name in value:
-        if name not in EXPECT:
-            from hearth.fields import unknown_key
-
-            pointer, reason = f"{at}/{name[:64]}", unknown_key(name[:64], EXPECT)
-            raise InvalidParams(f"Invalid params: {pointer}: {reason}", data={"path": pointer, "reason": reason})
-    tool, args = value.get("tool"), value.get("args", {})
-    if type(tool) is not str:
-        raise wrong(f"{at}/tool", "a string", tool)
-    if type(args) is not dict:
-        raise wrong(f"{at}/args", "an object", args)
-    equals, low, high = [_read_members(value, name, at) for name in ("equals", "min", "max")]
-    if not (equals or low or high):
-        raise wrong(at, "a member of the result in equals, min or max", None)
-    for name, bound in (("min", low), ("max", high)):
-        for member, number in bound.items():
-            if type(number) not in (int, float):
-                raise wrong(f"{at}/{name}/{member}", "a number", number)
-    for member in low:
-        if member in high and low[member] > high[member]:
-            raise wrong(f"{at}/min/{member}", f"at most its max, which is {high[member]}", None)
-    within_ms = read_integer(value, "within_ms", at, 1, LONGEST_WITHIN_MS)
-    return Expect(tool, args, equals, low, high, WITHIN_MS if within_ms is None else within_ms)
-
-
-def _read_members(value: Mapping[str, Any], name: str, at: str) -> dict[str, Any]:
-    members = value.get(name)
-    if members is None:
-        return {}
-    if type(members) is not dict or not 1 <= len(members) <= MOST_MEMBERS:
-        raise wrong(f"{at}/{name}", f"an object with 1 to {MOST_MEMBERS} members of the result", None)
-    return members
-
-
-def _read_constraints(value: Any) -> Constraints:
-    at = "/task/constraints"
-    if value is None:
-        return NO_CONSTRAINTS
-    if type(value) is not dict:
-        raise wrong(at, "an object", value)
-    duration = whole(value.get("max_duration_ms"))
-    if duration is not None and (type(duration) not in (int, float) or not 0 < duration <= MAX_SAFE):
-        raise wrong(f"{at}/max_duration_ms", "a number of milliseconds above 0", None)
-    return Constraints(
-        duration,
-        read_flag(value, "abort_on_step_failure", at, default=True),
-        read_integer(value, "max_risk_level", at, 0, 3),
-        read_flag(value, "rollback_on_failure", at, default=False),
-        read_flag(value, "exclusive", at, default=False),
-        cast("Any", read_choice(value, "on_busy", at, ("wait", "fail"), "wait")),
-        read_flag(value, "dry_run", at, default=False),
-        cast("Any", read_choice(value, "priority", at, tuple(PRIORITIES), "normal")),
-    )
-
-
 def _read_submit(params: Mapping[str, Any]) -> TaskSubmit:
-    return _read_task(params, subscribe=read_flag(params, "subscribe", "", default=False))
-
-
-def _read_task(params: Mapping[str, Any], *, subscribe: bool = False, strict: bool = False) -> TaskSubmit:
-    task = params.get("task")
-    if type(task) is not dict:
-        raise wrong("/task", "an object", task)
-    steps = task.get("steps")
-    if type(steps) is not list:
-        raise wrong("/task/steps", "an array", steps)
-    if not steps:
-        raise wrong("/task/steps", "at least one step", None)
-    if len(steps) > MOST_STEPS:
-        raise wrong("/task/steps", f"at most {MOST_STEPS} steps", None)
-    key = read_optional_text(task, "idempotency_key", "/task", most=MOST_KEY) if "idempotency_key" in task else None
-    if key == "":
-        # A client that fills in every member would otherwise get the first task's answer for all its tasks.
-        raise wrong("/task/idempotency_key", "at least one character", None)
-    return TaskSubmit(
-        read_text(task, "intent", "/task"),
-        (_read_step(steps[0], 0),) if len(steps) == 1 else tuple(map(_read_step, steps, count())),
-        _read_constraints(task["constraints"]) if "constraints" in task else NO_CONSTRAINTS,
-        key,
-        subscribe,
-        strict or ("strict" in params and read_flag(params, "strict", "", default=False)),
-    )
+    return read_task(params, subscribe=read_flag(params, "subscribe", "", default=False))
 
 
 def _read_prepare(params: Mapping[str, Any]) -> PlanPrepare:
-    submit = _read_task(params, strict=True)
+    submit = read_task(params, strict=True)
     if submit.idempotency_key is not None:
         raise wrong("/task/idempotency_key", "no key: a plan runs once, and its plan_id is the key", None)
     return PlanPrepare(submit)

@@ -242,8 +242,11 @@ class ServerProtocol:
             first = waiting[0]
             if type(first) is not bytes or first[:1] != b"[":
                 return []
-        if _may_reset(self._taking):
-            return []
+        return [] if _may_reset(self._taking) else self._first_halt()
+
+    def _first_halt(self) -> list[Call]:
+        """Take out the first halt that is waiting; the next search goes on where this one ends."""
+        waiting = self._waiting
         tried = 0
         while (place := self._searched) < len(waiting):
             item = waiting[place]
@@ -251,22 +254,26 @@ class ServerProtocol:
                 return []
             looks = type(item) is bytes and b'"halt"' in item and len(item) <= MOST_OVERTAKING
             if looks and (tried := tried + 1) > MOST_TRIED:
-                # The next search goes on from here: texts that only look like a halt must not take a turn of the loop.
+                # Texts that only look like a halt must not take a turn of the loop.
                 return []
             if type(item) is not bytes or not looks or not _halts(item):
                 self._searched = place + 1
                 continue
-            events = self._document(item)
-            halts = [event for event in events if type(event) is Call and event.method == "halt"]
-            others = [event for event in events if event not in halts]
-            del waiting[place]
-            for event in reversed(others):
-                waiting.insert(place, event)
-            self._searched = place + len(others)
-            self._waiting_bytes += sum(map(_size, others)) - _size(item)
-            if halts:
+            if halts := self._read_at(place, item):
                 return halts
         return []
+
+    def _read_at(self, place: int, document: bytes) -> list[Call]:
+        """Read a document that is waiting; return its halts, and leave its other events in its place."""
+        events = self._document(document)
+        halts = [event for event in events if type(event) is Call and event.method == "halt"]
+        others = [event for event in events if event not in halts]
+        del self._waiting[place]
+        for event in reversed(others):
+            self._waiting.insert(place, event)
+        self._searched = place + len(others)
+        self._waiting_bytes += sum(map(_size, others)) - _size(document)
+        return halts
 
     def _too_long(self, error: DocumentTooLong) -> list[Event]:
         # Where the next document begins is unknown, so nothing after this one can be read.
@@ -306,7 +313,7 @@ class ServerProtocol:
         # A peer would take an answer with an outstanding id for that of the outstanding request, so a request that uses
         # such an id again is answered with id null.
         if type(value) is dict and value.get("jsonrpc") == "2.0":
-            # HOT: a good request. Everything else is looked at in detail below.
+            # HOT: a good request. Everything else is looked at in detail.
             id_: Id | None
             id_, method, params = value.get("id"), value.get("method"), value.get("params")
             if (
@@ -318,6 +325,10 @@ class ServerProtocol:
             ):
                 self._outstanding.add(id_)
                 return Call(id_, method, params, batch)
+        return self._other_request(value, batch)
+
+    def _other_request(self, value: Any, batch: _Batch | None) -> Call | Answer | None:
+        """Do the same for a notification, and for a request that is wrong."""
         try:
             request = read_request(value)
         except InvalidRequest as error:

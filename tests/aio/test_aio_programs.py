@@ -11,7 +11,7 @@ import trio
 from support.world import BenchWorld, running
 
 import hearth
-from hearth._util.portal import Portal, _Call
+from hearth._util.portal import Portal, _PortalCall
 
 
 def test_a_client_may_be_awaited_and_closed_by_hand() -> None:
@@ -110,7 +110,7 @@ async def test_a_submission_whose_answer_is_lost_is_cancelled() -> None:
         async with trio.open_nursery() as nursery:
             portal._nursery = nursery
             portal._token = trio.lowlevel.current_trio_token()
-            call = _Call(portal, submit, lambda task: task.cancel())
+            call = _PortalCall(portal, submit, lambda task: task.cancel())
             await call.run()
             call.wait.abandon()
             assert (await submitted[0].wait()).status == "CANCELLED"

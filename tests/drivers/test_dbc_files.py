@@ -18,7 +18,7 @@ from hearth.drivers.can.spec import cautions, parse_can
 from hearth.drivers.kind import Opening
 from hearth.drivers.signals import SignalLimit
 from hearth.errors import ConfigError, InvalidParams, LimitViolated, PermissionDenied
-from hearth.fields import Table
+from hearth.tables import Table
 
 HEAD = 'VERSION ""\nNS_ :\n\tCM_\n\tVAL_\nBS_:\nBU_: ECU\n'
 GOOD = 'BO_ 256 GOOD: 8 ECU\n SG_ Level : 0|16@1+ (0.5,0) [0|100] "percent" ECU\n'

@@ -15,7 +15,7 @@ from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.dac import KIND as DAC
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
-from hearth.fields import STRING
+from hearth.tables import STRING
 
 
 def profile(**content):

@@ -210,7 +210,7 @@ class _NoJson:
         (_NoAnnotation, NotJson, r"value: has no annotation"),
         (_NoResult, ConfigError, r"tool acme\.lost: _NoResult\.lost does not say its result"),
         (_UnknownText, ConfigError, r"tool acme\.menu: .*\{what_is_there\}"),
-        (_BytesTwice, NotJson, r"mask: there is a 'hex' already.*one tool takes bytes once"),
+        (_BytesTwice, NotJson, r"mask: there is a 'hex' already.*give one of them another name"),
         (_NoJson, NotJson, r"value: bytes has no JSON form"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from hearth.hcp.capability import Capability, CapabilitySet, Escalation, Limit, Safety, SafetyEnvelope
-from hearth.hcp.messages import Constraints, ExpectedOutput, Rejection, TaskSubmit
+from hearth.hcp.messages import ExpectedOutput, JobConstraints, Rejection, TaskSubmit
 from hearth.hcp.safety import Allowance, Approval, assess
 from hearth.policy.rules import JobRules
 from hearth.schema import Validator
@@ -109,7 +109,7 @@ def allowed(
 def submit(inputs: Mapping[str, Any] | None = None, **members: Any) -> TaskSubmit:
     """A submission that is approved as it is; `constraints` and `expected_output` are given as mappings."""
     given = {"sensor": "bench"} if inputs is None else inputs
-    for key, cls in (("constraints", Constraints), ("expected_output", ExpectedOutput)):
+    for key, cls in (("constraints", JobConstraints), ("expected_output", ExpectedOutput)):
         if key in members:
             members[key] = cls(**members[key])
     whole = TaskSubmit(capability="bench-climate-survey", caller_id="harness-1", intent="Look.", inputs=given)

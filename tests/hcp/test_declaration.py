@@ -16,8 +16,8 @@ from hearth.annotations import NotJson
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.tools import build_tools
 from hearth.hcp.capability import MARK, CapabilitySource
-from hearth.hcp.capability_files import source_warnings
 from hearth.hcp.declaration import declare
+from hearth.hcp.source_check import source_warnings
 from hearth.tools import ToolRegistry
 
 if TYPE_CHECKING:

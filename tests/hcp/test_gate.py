@@ -14,7 +14,7 @@ from hearth.drivers.tools import build_tools
 from hearth.hcp.capability import CapabilitySet, Escalation, Limit
 from hearth.hcp.codec import message, read_message, write_message
 from hearth.hcp.inputs import InputRefused
-from hearth.hcp.messages import Constraints, Rejection, TaskRejected, read_duration
+from hearth.hcp.messages import JobConstraints, Rejection, TaskRejected, read_duration
 from hearth.hcp.safety import allowance, assess, may_submit
 from hearth.policy.principal import Principal
 from hearth.policy.rules import JobRules, PolicyEntry
@@ -276,7 +276,7 @@ def test_refusals_come_in_the_order_of_the_page():
     task = evolve(task, inputs={**task.inputs, "interval": 1})
     seen.append(reject(task, one, by=narrow).reason_code)
     seen.append(reject(task, one, by=wider).reason_code)
-    task = evolve(task, constraints=Constraints())
+    task = evolve(task, constraints=JobConstraints())
     seen.append(reject(task, one, by=wider).reason_code)
     seen.append(reject(task, one, by=evolve(wider, tools=TOOLS)).reason_code)
     assert seen == [

@@ -13,7 +13,7 @@ from support.world import ALICE, BOB
 
 from hearth.hcp.capability import Limit, SafetyEnvelope
 from hearth.hcp.durable import CapabilityFailed, StepFailed
-from hearth.hcp.safety import session_ended
+from hearth.hcp.rejections import session_ended
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.tools import Resolved, Tool
 

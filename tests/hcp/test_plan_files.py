@@ -7,8 +7,8 @@ from hcp.capability_files import PLAN, named, registry
 
 from hearth.api import Expect
 from hearth.errors import ConfigError
-from hearth.hcp.capability_files import filled
 from hearth.hcp.library import load_capabilities
+from hearth.hcp.plan_files import filled
 
 ECHO = """\
 [capability]

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from hearth.hcp.capabilities import bench_climate_survey, gpio_self_test, host_health_report
-from hearth.hcp.capability_files import source_warnings
+from hearth.hcp.source_check import source_warnings
 
 IMPORTS = """\
 import asyncio, os, random, secrets, shutil, socket, subprocess, threading, time, urllib.request, uuid

@@ -1,6 +1,6 @@
 import pytest
 
-from hearth.hcp.safety import GRAMMAR, LONGEST_RANGE, how_to_accept, read_version, satisfies
+from hearth.hcp.versions import GRAMMAR, LONGEST_RANGE, how_to_accept, read_version, satisfies
 
 WITHIN = [
     ("1.0.0", "1.x"),

@@ -11,8 +11,12 @@ from jsonschema import Draft202012Validator
 
 from hearth.drivers.boards.board import open_board
 from hearth.drivers.boards.profile import load_profile
-from hearth.mcp.arguments import MOST_FAULTS, Arguments, flat, usage
-from hearth.mcp.tools import CARD_DEFINITIONS, PLAN_DEFINITION, ToolView, near_tools, search
+from hearth.mcp.arguments import MOST_FAULTS, Arguments, usage
+from hearth.mcp.card_tools import CARD_DEFINITIONS
+from hearth.mcp.plan_tool import PLAN_DEFINITION
+from hearth.mcp.schemas import flat
+from hearth.mcp.search import near_tools, search
+from hearth.mcp.tools import ToolView
 
 VIEW = ToolView([tool.to_wire() for tool in reference_pages.registry().values()])
 OFFERED = {shown["name"]: shown["inputSchema"] for shown in (*VIEW.definitions(), PLAN_DEFINITION, *CARD_DEFINITIONS)}

@@ -12,8 +12,8 @@ from support.world import ALICE, BOB, BenchWorld, running
 
 from hearth.actors.bridges.mcp.cards import AgentCards
 from hearth.errors import AuditUnavailable, MethodNotFound, PermissionDenied, RateLimited, ToolNotFound
+from hearth.mcp.card_tools import BY_NAME
 from hearth.mcp.names import CARD_TOOLS
-from hearth.mcp.tools import BY_NAME
 from hearth.policy.rules import Match, PolicyEntry
 
 CARD = {

@@ -14,8 +14,8 @@ from support.mcp import VERSIONS, serving
 from hearth.actors.bridges.mcp.card_registry import CardRegistry
 from hearth.actors.bridges.mcp.cards import CARD_SCHEMA, META_DECLARED, AgentCards
 from hearth.agentcard.validate import validate
+from hearth.mcp.card_tools import IDS_SHOWN
 from hearth.mcp.names import CARD_TOOLS, META_ERROR
-from hearth.mcp.tools import IDS_SHOWN
 from hearth.schema import Validator, check_schema
 
 OWN = {

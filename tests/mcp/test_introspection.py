@@ -19,8 +19,10 @@ from hearth.actors.catalogue import ToolCatalogue
 from hearth.config.model import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid
 from hearth.mcp import names
+from hearth.mcp.card_tools import CARD_DEFINITIONS as CARDS
 from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, endpoints
-from hearth.mcp.tools import CARD_DEFINITIONS as CARDS, HALT_DEFINITION as HALT, PLAN_DEFINITION as PLAN, ToolView
+from hearth.mcp.plan_tool import HALT_DEFINITION as HALT, PLAN_DEFINITION as PLAN
+from hearth.mcp.tools import ToolView
 from hearth.policy.rules import Match, PolicyEntry, decide
 from hearth.tools import ToolRegistry
 

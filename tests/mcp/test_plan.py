@@ -15,7 +15,8 @@ from support.world import BenchWorld, running
 from hearth.actors.bridges.mcp.provider import Refused
 from hearth.actors.bridges.mcp.server import HacpTools, PlanTool
 from hearth.mcp.names import META_ERROR, PLAN
-from hearth.mcp.tools import MOST_STEPS, PLAN_INPUT, ToolView
+from hearth.mcp.plan_tool import MOST_STEPS, PLAN_INPUT
+from hearth.mcp.tools import ToolView
 from hearth.protocol.jsonrpc import MAX_DEPTH
 from hearth.protocol.methods import METHODS
 

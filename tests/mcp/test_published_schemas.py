@@ -14,8 +14,10 @@ from support.mcp import RawMcp
 import hearth
 from hearth.actors.bridges.mcp import guidance
 from hearth.config.model import Config, FilesConfig, ToolsConfig
-from hearth.mcp.arguments import plain
-from hearth.mcp.tools import CARD_DEFINITIONS, HALT_DEFINITION, PLAN_DEFINITION, ToolView
+from hearth.mcp.card_tools import CARD_DEFINITIONS
+from hearth.mcp.plan_tool import HALT_DEFINITION, PLAN_DEFINITION
+from hearth.mcp.schemas import plain
+from hearth.mcp.tools import ToolView
 
 CONFIG = """\
 [board]

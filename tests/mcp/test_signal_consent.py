@@ -13,7 +13,7 @@ from support.world import ALICE, BOB, BenchWorld, running
 from hearth.actors.bridges.mcp.guidance import CALL
 from hearth.actors.bridges.mcp.server import all_offers
 from hearth.api import Step
-from hearth.drivers.named import NamedSignal, Signals
+from hearth.drivers.named import BoardSignals, NamedSignal
 from hearth.drivers.tools.signals import signal_tools
 from hearth.mcp.names import META_ERROR, PLAN
 from hearth.policy.rules import ApprovalRule, Match, PolicyEntry
@@ -48,7 +48,7 @@ def world(kind=Output, **changed):
     """A bench with two signals; `changed` are members of bench.set that change after the signals got tools."""
     made = BenchWorld(policy=(DARING,))
     tools = dict(made.parts.registry)
-    signals = Signals("bench", tuple(kind(bus="bench:0", name=name, access="w") for name in ("PUMP", "CHARGE")))
+    signals = BoardSignals("bench", tuple(kind(bus="bench:0", name=name, access="w") for name in ("PUMP", "CHARGE")))
     named = signal_tools(signals, dict(tools))
     tools["bench.set"] = evolve(tools["bench.set"], **changed)
     made.parts = evolve(made.parts, registry=ToolRegistry([*named, *tools.values()]))

@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator
 from hearth.errors import ConfigError
 from hearth.mcp import names
 from hearth.mcp.names import META_TOOL, mcp_name
-from hearth.mcp.tools import ToolView, portable
+from hearth.mcp.schemas import portable
+from hearth.mcp.tools import ToolView
 from hearth.schema import Validator
 
 REGISTRY = reference_pages.registry()

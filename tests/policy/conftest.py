@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from hearth.policy.paths import PathGuard, by_openat2, works
+from hearth.policy.beneath import by_openat2, works
+from hearth.policy.paths import PathGuard
 
 
 @pytest.fixture(params=["openat2", "walk"])

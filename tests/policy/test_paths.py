@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from support.users import ordinary_user
 
 from hearth.errors import ConfigError, PermissionDenied
-from hearth.policy import paths as paths_module
+from hearth.policy import beneath, paths as paths_module
 from hearth.policy.paths import PathGuard
 
 
@@ -660,7 +660,7 @@ NAMES = st.sampled_from([*PLAIN, *LINKS, *ODD_LINKS])
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(NAMES, max_size=8))
 def test_both_mechanisms_say_the_same_and_never_leave_the_root(tree, names):
-    if not paths_module.works(paths_module.by_openat2):
+    if not beneath.works(beneath.by_openat2):
         pytest.skip("this kernel or sandbox has no openat2")
     path = "/".join([str(tree), *names])
     verdicts = []
@@ -688,7 +688,7 @@ def test_both_mechanisms_say_the_same_and_never_leave_the_root(tree, names):
 def test_a_check_from_the_cache_gives_the_same_answers_or_none(make_guard, use_openat2, tree):
     guard = make_guard(read=[tree])
     refusal(guard.check_nowait, "/etc/passwd", "read")
-    if not use_openat2 or not paths_module.works(paths_module.from_cache):
+    if not use_openat2 or not beneath.works(beneath.from_cache):
         assert guard.check_nowait(str(tree / "file"), "read") is False
         return
     (tree / "short").symlink_to("/etc")
@@ -739,24 +739,24 @@ class FakeCalls:
 
 def test_openat2_is_asked_again_when_a_rename_got_in_its_way(monkeypatch):
     kernel = FakeCalls(errno.EAGAIN, errno.EINTR, errno.EAGAIN)
-    monkeypatch.setattr(paths_module, "_syscall", lambda: (kernel, kernel.errno))
-    assert paths_module.by_openat2(3, b"a/../b", os.O_RDONLY) == 77
+    monkeypatch.setattr(beneath, "_syscall", lambda: (kernel, kernel.errno))
+    assert beneath.by_openat2(3, b"a/../b", os.O_RDONLY) == 77
     assert kernel.calls == 4
 
 
 def test_openat2_is_not_asked_for_ever(monkeypatch):
     kernel = FakeCalls(*[errno.EAGAIN] * 1000)
-    monkeypatch.setattr(paths_module, "_syscall", lambda: (kernel, kernel.errno))
+    monkeypatch.setattr(beneath, "_syscall", lambda: (kernel, kernel.errno))
     with pytest.raises(BlockingIOError):
-        paths_module.by_openat2(3, b"a/../b", os.O_RDONLY)
+        beneath.by_openat2(3, b"a/../b", os.O_RDONLY)
     assert kernel.calls < 1000
 
 
 def test_the_cache_is_asked_once(monkeypatch):
     kernel = FakeCalls(errno.EAGAIN, errno.EAGAIN)
-    monkeypatch.setattr(paths_module, "_syscall", lambda: (kernel, kernel.errno))
+    monkeypatch.setattr(beneath, "_syscall", lambda: (kernel, kernel.errno))
     with pytest.raises(BlockingIOError):
-        paths_module.from_cache(3, b"a", os.O_PATH)
+        beneath.from_cache(3, b"a", os.O_PATH)
     assert kernel.calls == 1
 
 
@@ -764,4 +764,4 @@ def test_a_mechanism_that_a_sandbox_forbids_does_not_work():
     def forbidden(_root, _path, _flags):
         raise PermissionError(errno.EPERM, "seccomp says no")
 
-    assert paths_module.works(forbidden) is False
+    assert beneath.works(forbidden) is False

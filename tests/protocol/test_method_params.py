@@ -7,15 +7,12 @@ from hearth.errors import InvalidParams, UnsupportedVersion
 from hearth.protocol import METHODS, PROTOCOL_VERSION
 from hearth.protocol.known import KNOWN, read_params
 from hearth.protocol.methods import (
-    MAX_SAFE,
-    PRIORITIES,
     SUPPORTED,
     ApprovalGrant,
     ApprovalList,
     ApprovalRevoke,
     AttestKey,
     AttestQuote,
-    Constraints,
     EventsSubscribe,
     EventsUnsubscribe,
     HaltNow,
@@ -35,10 +32,11 @@ from hearth.protocol.methods import (
     SessionOpen,
     TaskCancel,
     TaskGet,
-    TaskSubmit,
     ToolList,
     read_session_id,
 )
+from hearth.protocol.params import MAX_SAFE
+from hearth.protocol.submissions import PRIORITIES, Constraints, TaskSubmit
 
 ABSENT = object()
 NOT_TEXT = [1, 1.5, True, False, [], ["x"], {}, {"x": 1}]

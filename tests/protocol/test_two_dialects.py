@@ -6,7 +6,7 @@ import pytest
 from hearth.errors import InvalidParams
 from hearth.protocol import METHODS, Answer, Call, ServerProtocol
 from hearth.protocol.client import Broken, ClientProtocol, HcpMessage, ProtocolViolation, Reply
-from hearth.protocol.methods import (
+from hearth.protocol.hcp_methods import (
     MOST_READ,
     HcpArtifact,
     HcpAttach,

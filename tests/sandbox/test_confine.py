@@ -16,7 +16,7 @@ from support.forked import answer_of, forked
 
 from hearth.config.model import Config
 from hearth.drivers.boards import load_profile
-from hearth.drivers.sandbox.enforce import Part, SandboxReport, available, confine
+from hearth.drivers.sandbox.enforce import Layer, SandboxReport, available, confine
 from hearth.drivers.sandbox.identity import ProcessIdentity, no_new_privs
 from hearth.drivers.sandbox.plan import PathGrant, Places, SandboxPlan, make_plan
 from hearth.drivers.sandbox.seccomp import Filter, Rule
@@ -190,7 +190,7 @@ def test_becoming_a_user_is_the_first_part_and_what_keeps_from_it_is_told(plan):
         except ConfigError as error:
             return str(error)
 
-    assert forked(lambda: work(False)) == Part("user", True, "root (root)")
+    assert forked(lambda: work(False)) == Layer("user", True, "root (root)")
     assert forked(lambda: work(True)) == "[sandbox] user: cannot become root: Operation not permitted"
 
 
@@ -290,7 +290,7 @@ def test_python_runs_on_what_it_is_granted():
 
 def test_a_report_tells_what_was_added_and_what_is_missing():
     report = SandboxReport(
-        parts=(Part("files", True, "all"), Part("syscalls", False, "why")),
+        parts=(Layer("files", True, "all"), Layer("syscalls", False, "why")),
         user="hearth", added=("/cov",), notes=("look out",),
     )  # fmt: skip
     assert report.to_json() == {
@@ -302,7 +302,7 @@ def test_a_report_tells_what_was_added_and_what_is_missing():
         "sandbox: the environment added to what may be written: /cov",
         "sandbox: look out",
     ]
-    assert next(iter(SandboxReport(parts=(Part("files", False, "why"),)).lines())) == (
+    assert next(iter(SandboxReport(parts=(Layer("files", False, "why"),)).lines())) == (
         "info",
         "sandbox: in force: nothing",
     )

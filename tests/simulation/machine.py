@@ -147,7 +147,7 @@ async def run_sync(work, *args, thread_name=None, abandon_on_cancel=False, limit
 
 def call(_helper, work, patience=None):
     """Stands for `threads.Helper.call`: done at once, or, without patience, after as long as a sync takes."""
-    made = threads.Call(work)
+    made = threads.HelperCall(work)
     if patience == 0:
         _now[-1].start(made.run)
     else:

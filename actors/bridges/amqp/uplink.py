@@ -48,7 +48,8 @@ from hearth.amqp.errors import AmqpError, BrokerRefusal, DeliveryLost
 from hearth.hcp import l1
 from hearth.hcp.codec import dump, message as message_of, message_id_of
 from hearth.hcp.messages import Rejection, new_id
-from hearth.hcp.safety import allowance, no_policy, unknown_session
+from hearth.hcp.rejections import no_policy, unknown_session
+from hearth.hcp.safety import allowance
 from hearth.policy.principal import from_amqp
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from hearth.api import Expect, Step
 from hearth.hcp.durable import CapabilityFailed, SafetyViolation, StepFailed
 from hearth.hcp.messages import write_instant
 from hearth.policy.rules import TAINTED_FROM_RISK
-from hearth.protocol.methods import read_expect
+from hearth.protocol.submissions import read_expect
 from hearth.shown import prose
 
 if TYPE_CHECKING:

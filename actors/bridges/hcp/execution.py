@@ -37,6 +37,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -45,6 +46,7 @@ import orjson
 import trio
 from attrs import asdict, define, evolve, field, frozen
 
+from hearth._util.foreign import Raised, awaited
 from hearth.actors.approval import Question
 from hearth.actors.bridges.hcp.steps import StepsEnded
 from hearth.actors.bridges.hcp.store import JobStoreError
@@ -66,7 +68,7 @@ from hearth.hcp.safety import ANOTHER_PERSON
 from hearth.hcp.token import TokenError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from hearth.actors.bridges.hcp.event_stream import Entry, EventWriter
     from hearth.actors.bridges.hcp.planning import OpenPlanning
@@ -535,14 +537,14 @@ class Execution:
             for index in range(len(parts))
         ]
         results: dict[int, T] = {}
-        failures: dict[int, Exception] = {}
+        failures: dict[int, BaseException] = {}
 
         async def run(index: int) -> None:
             BRANCH.set(branches[index])
             try:
-                results[index] = await self.watched(parts[index]())
-            except Exception as error:  # noqa: BLE001  whatever a part raises is raised again below
-                failures[index] = error
+                results[index] = await awaited(self.watched(parts[index]()))
+            except Raised as raised:
+                failures[index] = raised.error
                 self._advance(branches[index])
                 # In a replay, the siblings first reach the positions that they had in the recorded run.
                 await self._caught_up(f"{position}.")
@@ -671,25 +673,20 @@ class LimitWatch:
             log.error("%s has held the event loop for %g s, at %s: nothing else is served", self._name, STUCK_S, place)
 
 
-class _Stretches:
+class _Stretches(Generator[Any, Any, Any]):
     """An awaitable that runs another one, stretch by stretch."""
 
     def __init__(self, code: Awaitable[Any], watch: LimitWatch) -> None:
-        self._code = code
+        self._code: Any = code.__await__()
         self._watch = watch
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        inner: Any = self._code.__await__()
-        resume: Callable[[Any], Any] = inner.send
-        value: Any = None
-        while True:
-            try:
-                with self._watch.stretch():
-                    asked = resume(value)
-            except StopIteration as stop:
-                return stop.value
-            try:
-                value = yield asked
-                resume = inner.send
-            except BaseException as error:  # noqa: BLE001  passed on to the code that is awaited
-                value, resume = error, inner.throw
+        return self
+
+    def send(self, value: Any, /) -> Any:
+        with self._watch.stretch():
+            return self._code.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._watch.stretch():
+            return self._code.throw(*error)

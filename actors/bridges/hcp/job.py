@@ -27,6 +27,7 @@ from weakref import WeakValueDictionary
 import trio
 from attrs import define, evolve, field, frozen
 
+from hearth._util.foreign import Raised, awaited
 from hearth.actors.bridges.hcp.capability_api import Job, run_function
 from hearth.actors.bridges.hcp.event_stream import MessageLog
 from hearth.actors.bridges.hcp.execution import FATAL, Execution, LimitWatch, checkpoint_id
@@ -280,30 +281,33 @@ class RunningJob:
 
     async def _call(self, execution: Execution, job: Job) -> JobOutcome | None:
         """Run the function and return its outcome; None if the outcome is `execution.fatal`."""
-        capability = self.approval.capability
         try:
-            outputs = capability.unstructure(
-                await run_function(execution, job, capability.structure(self.approval.inputs))
-            )
-            if not isinstance(outputs, dict):
-                raise TypeError(f"{capability.name} returned {type(outputs).__name__}, and outputs are an object")
-        except (CapabilityFailed, StepFailed) as failed:
-            return JobOutcome.failed(failed.error_code, str(failed), recoverable=failed.recoverable)
-        except SafetyViolation as violation:
-            self.risk_events.append(violation.risk_event)
-            return JobOutcome.failed("safety_violation", str(violation))
-        except NotJson as error:
+            return JobOutcome(state="COMPLETED", outputs=await awaited(self._outputs(execution, job)))
+        except Raised as raised:
+            error = raised.error
+        if isinstance(error, CapabilityFailed | StepFailed):
+            return JobOutcome.failed(error.error_code, str(error), recoverable=error.recoverable)
+        if isinstance(error, SafetyViolation):
+            self.risk_events.append(error.risk_event)
+            return JobOutcome.failed("safety_violation", str(error))
+        if isinstance(error, NotJson):
             return JobOutcome.failed("internal_error", f"/outputs: {error}", reason="outputs_not_json")
-        except OutcomeUnknown as error:
+        if isinstance(error, OutcomeUnknown):
             return JobOutcome.failed("execution_error", str(error), reason="outcome_unknown")
-        except FATAL as error:
+        if isinstance(error, FATAL):
             execution.fatal = execution.fatal or error
             return None
-        except (Exception, SystemExit) as error:  # the capability's own code may raise anything
-            place = _place_of(error, capability.place)
-            log.error("capability %s: %s at %s", capability.name, type(error).__name__, place, exc_info=error)
-            return JobOutcome.crashed(error, place=place)
-        return JobOutcome(state="COMPLETED", outputs=outputs)
+        capability = self.approval.capability
+        place = _place_of(error, capability.place)
+        log.error("capability %s: %s at %s", capability.name, type(error).__name__, place, exc_info=error)
+        return JobOutcome.crashed(error, place=place)
+
+    async def _outputs(self, execution: Execution, job: Job) -> dict[str, Any]:
+        capability = self.approval.capability
+        outputs = capability.unstructure(await run_function(execution, job, capability.structure(self.approval.inputs)))
+        if not isinstance(outputs, dict):
+            raise TypeError(f"{capability.name} returned {type(outputs).__name__}, and outputs are an object")
+        return outputs
 
     async def _keep_alive(self, session: Session, execution: Execution, function: trio.CancelScope) -> None:
         """Send requests that keep the HACP session open while the function waits: an idle session would be ended."""

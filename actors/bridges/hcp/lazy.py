@@ -197,7 +197,7 @@ class _Waiting:
             shutting_down = reason_code == "shutting_down"
             self.request.error(ShuttingDown() if shutting_down else InternalError(data={"reason": reason}))
         elif self.message is not None:
-            from hearth.hcp.safety import unread
+            from hearth.hcp.rejections import unread
 
             self.message.answer(unread(self.message.document, reason_code, reason, time.time()))
 

@@ -30,10 +30,8 @@ from hearth.audit.record import digest as digest_of
 from hearth.errors import InternalError, InvalidParams, PermissionDenied, RpcError, SessionInvalid, ShuttingDown
 from hearth.hcp.codec import TYPES, dump, message as message_of, message_id_of, read_message
 from hearth.hcp.messages import Abort, MessageError, Rejection, TaskSubmit, write_instant
-from hearth.hcp.safety import (
-    allowance,
+from hearth.hcp.rejections import (
     crashed,
-    may_submit,
     no_memory,
     no_policy,
     not_for_callers,
@@ -43,11 +41,12 @@ from hearth.hcp.safety import (
     unknown_session,
     wrong_token,
 )
+from hearth.hcp.safety import allowance, may_submit
 from hearth.hcp.token import TokenError
 from hearth.policy.memory import JOB_BYTES
 from hearth.policy.rules import Buckets, Rate, too_often
 from hearth.protocol.framing import parsed_bytes
-from hearth.protocol.methods import (
+from hearth.protocol.hcp_methods import (
     HcpArtifact,
     HcpAttach,
     HcpCapabilities,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attrs import frozen
 
 from hearth.hcp.messages import Rejection
-from hearth.hcp.safety import shutting_down
+from hearth.hcp.rejections import shutting_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -27,7 +27,8 @@ from hearth.audit.record import args_hash
 from hearth.errors import AuditUnavailable, RpcError
 from hearth.hcp.codec import dump, message
 from hearth.hcp.messages import AcceptedConstraints, Rejection, TaskAccepted, new_id, write_duration
-from hearth.hcp.safety import assess, crashed, no_hacp_session, reused, shutting_down, withdrawn
+from hearth.hcp.rejections import crashed, no_hacp_session, reused, shutting_down, withdrawn
+from hearth.hcp.safety import assess
 from hearth.hcp.token import issue
 from hearth.shown import prose
 

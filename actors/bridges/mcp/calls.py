@@ -39,11 +39,12 @@ from hearth.errors import (
     RpcError,
     SessionInvalid,
 )
-from hearth.mcp.arguments import Fault, closest, usage
+from hearth.mcp.advice import WORLD
+from hearth.mcp.arguments import ArgumentFault, closest, usage
 from hearth.mcp.names import LONGEST_SHOWN, META_KEY, META_TASK
-from hearth.mcp.results import WORLD, Call, of_error, of_step, of_task, wrong_arguments
+from hearth.mcp.results import SuggestedCall, of_error, of_step, of_task, wrong_arguments
 from hearth.protocol.jsonrpc import require_depth
-from hearth.protocol.methods import NO_CONSTRAINTS
+from hearth.protocol.submissions import NO_CONSTRAINTS
 from hearth.shown import StepNotes, plan_lines, prose
 from hearth.tools import RISK_NAMES
 
@@ -78,7 +79,7 @@ def arguments_of(params: types.CallToolRequestParams) -> dict[str, Any]:
     else:
         return arguments
     tool = params.name[:LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
-    raise Refused(wrong_arguments(tool, (Fault("", reason),), "Send other values."))
+    raise Refused(wrong_arguments(tool, (ArgumentFault("", reason),), "Send other values."))
 
 
 def checked(params: types.CallToolRequestParams, arguments: Arguments, name: str) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def checked(params: types.CallToolRequestParams, arguments: Arguments, name: str
     given = arguments_of(params)
     found = arguments.check(given)
     if found.faults:
-        corrected = None if found.corrected is None else Call(name, found.corrected, found.lacking)
+        corrected = None if found.corrected is None else SuggestedCall(name, found.corrected, found.lacking)
         raise Refused(wrong_arguments(name, found.faults, usage(arguments.schema), corrected=corrected))
     # What was read from a string is new, and checked as the rest was.
     return given if found.arguments is given else arguments_of(params.model_copy(update={"arguments": found.arguments}))
@@ -490,7 +491,7 @@ def _waits(plan: Plan, before: str = "") -> ApprovalRequired:
     return ApprovalRequired(f"Approval required: {text}", data={**data, "reason": text, "effect": "none"})
 
 
-def _corrected(error: HearthError, job: ConsentRequest) -> Call | None:
+def _corrected(error: HearthError, job: ConsentRequest) -> SuggestedCall | None:
     """Return the call with the name that was meant, for an unknown name of a bus, line, port or sensor.
 
     The daemon names those that there are; None if none of them is near, and there are several.
@@ -505,7 +506,7 @@ def _corrected(error: HearthError, job: ConsentRequest) -> Call | None:
         return None
     near = closest(str(args[wrong]), [name for name in known if isinstance(name, str)])
     right = near if near is not None else known[0] if len(known) == 1 else None
-    return None if right is None else Call(job.tool, {**args, wrong: right})
+    return None if right is None else SuggestedCall(job.tool, {**args, wrong: right})
 
 
 def _lost(running: Running, error: RpcError | CarrierError) -> dict[str, Any]:

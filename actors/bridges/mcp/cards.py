@@ -19,8 +19,8 @@ from hearth.actors.bridges.mcp.provider import McpRequest, Provider, as_mcp, no_
 from hearth.agentcard.validate import AUTH_SCHEMES, LANDAUER_J, NAME_POINTS, PROTOCOLS, TRUST_TIERS, read_card
 from hearth.errors import CarrierError, MethodNotFound, RpcError, SessionInvalid
 from hearth.mcp.arguments import Arguments
+from hearth.mcp.card_tools import CARD_DEFINITIONS, DECLARE, IDS_SHOWN, LIST, RESOLVE, VALIDATE, policy_name
 from hearth.mcp.names import CARD_TOOLS, META
-from hearth.mcp.tools import CARD_DEFINITIONS, DECLARE, IDS_SHOWN, LIST, RESOLVE, VALIDATE, policy_name
 from hearth.policy.memory import unlimited
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from mcp.shared.exceptions import MCPError
 from hearth._util.text import suggest
 from hearth.actors.bridges.mcp.calls import checked, with_note
 from hearth.actors.bridges.mcp.provider import Provider, Refused
-from hearth.mcp.arguments import Arguments, Fault
+from hearth.mcp.arguments import ArgumentFault, Arguments
 from hearth.mcp.names import HALT, LONGEST_SHOWN, PLAN
 from hearth.mcp.results import suggested_tool, tried_by, wrong_arguments
-from hearth.mcp.tools import near_tools, search
+from hearth.mcp.search import near_tools, search
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -167,7 +167,9 @@ def _target(params: types.CallToolRequestParams) -> types.CallToolRequestParams:
         return params
     wanted = checked(params, _ARGUMENTS[CALL], CALL)
     if wanted["name"] == CALL:
-        raise Refused(wrong_arguments(CALL, [Fault("/name", f"{CALL} calls other tools")], "Name another tool."))
+        raise Refused(
+            wrong_arguments(CALL, [ArgumentFault("/name", f"{CALL} calls other tools")], "Name another tool.")
+        )
     return params.model_copy(update={"name": wanted["name"], "arguments": wanted.get("arguments", {})})
 
 

@@ -33,7 +33,8 @@ from hearth.errors import (
     TaskFailed,
     ToolNotFound,
 )
-from hearth.mcp.results import WORLD, advice, of_error
+from hearth.mcp.advice import WORLD, advice
+from hearth.mcp.results import of_error
 from hearth.mcp.tools import ToolView
 from hearth.policy.memory import HTTP_REQUEST_BYTES, MCP_CLIENT_BYTES, SMALL, Account, Retained, unlimited
 from hearth.protocol.framing import parsed_bytes

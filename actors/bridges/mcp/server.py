@@ -46,12 +46,14 @@ from hearth.actors.bridges.mcp.tasks import Tasks
 from hearth.api import Step
 from hearth.config.model import CARDS
 from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, MethodNotFound, RpcError
-from hearth.mcp.arguments import MOST_FAULTS, Arguments, Fault, same, usage
-from hearth.mcp.names import HALT, LONGEST_SHOWN, META_EXPECT, META_KEY, PLAN, icon, mcp_name
-from hearth.mcp.results import Call, of_error, of_halt, unknown_tool, wrong_arguments
-from hearth.mcp.tools import CONSTRAINTS, HALT_DEFINITION, PLAN_DEFINITION, PLAN_INPUT, near_tools
+from hearth.mcp.arguments import MOST_FAULTS, ArgumentFault, Arguments, same, usage
+from hearth.mcp.families import icon
+from hearth.mcp.names import HALT, LONGEST_SHOWN, META_EXPECT, META_KEY, PLAN, mcp_name
+from hearth.mcp.plan_tool import CONSTRAINTS, HALT_DEFINITION, PLAN_DEFINITION, PLAN_INPUT
+from hearth.mcp.results import SuggestedCall, of_error, of_halt, unknown_tool, wrong_arguments
+from hearth.mcp.search import near_tools
 from hearth.policy.memory import unlimited
-from hearth.protocol.methods import MOST_KEY, read_expect
+from hearth.protocol.submissions import MOST_KEY, read_expect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -359,7 +361,7 @@ def _unknown(params: types.CallToolRequestParams, tools: Sequence[types.Tool]) -
     if near:
         given = arguments_of(params)
         found = Arguments(by_name[near[0]].input_schema).check(given)
-        corrected = None if found.fitting is None else Call(near[0], found.fitting)
+        corrected = None if found.fitting is None else SuggestedCall(near[0], found.fitting)
     return unknown_tool(params.name, near, corrected=corrected)
 
 
@@ -455,11 +457,11 @@ def _key(params: types.CallToolRequestParams) -> str | None:
     key = (params.meta or {}).get(META_KEY)
     if key is None or (isinstance(key, str) and 1 <= len(key) <= MOST_KEY):
         return key
-    fault = Fault(f"/_meta/{META_KEY.replace('/', '~1')}", f"expected a string of 1 to {MOST_KEY} characters")
+    fault = ArgumentFault(f"/_meta/{META_KEY.replace('/', '~1')}", f"expected a string of 1 to {MOST_KEY} characters")
     raise Refused(wrong_arguments(params.name[:LONGEST_SHOWN], (fault,), f"Correct {META_KEY} in _meta."))
 
 
-def _expected(view: ToolView, value: Any, at: str) -> tuple[Expect | None, list[Fault]]:
+def _expected(view: ToolView, value: Any, at: str) -> tuple[Expect | None, list[ArgumentFault]]:
     """Return the effect that a call must have, its tool by either name; None without one, or with faults."""
     if value is None:
         return None, []
@@ -467,7 +469,7 @@ def _expected(view: ToolView, value: Any, at: str) -> tuple[Expect | None, list[
         expect = read_expect(value, f"{at}/expect")
     except InvalidParams as error:
         data = error.data or {}
-        return None, [Fault(data["path"], data["reason"])]
+        return None, [ArgumentFault(data["path"], data["reason"])]
     entry = view.find(expect.tool)
     return (expect if entry is None else evolve(expect, tool=entry["name"])), []
 
@@ -485,13 +487,15 @@ def _refuse_constraints(params: types.CallToolRequestParams, name: str, argument
         return
     given = arguments_of(params)
     rest = arguments.check({word: value for word, value in given.items() if word not in found})
-    misplaced = [Fault(f"/{word}", f"{other} is an argument of {PLAN}, not of {name}") for word, other in found.items()]
+    misplaced = [
+        ArgumentFault(f"/{word}", f"{other} is an argument of {PLAN}, not of {name}") for word, other in found.items()
+    ]
     faults = [*misplaced, *rest.faults]
     args = rest.fitting
     step = {"tool": name, "args": args}
     plan = {"intent": f"run {name}", "steps": [step], **{found[word]: given[word] for word in found}}
     fitting = _PLAN.check(plan)
-    corrected = None if args is None or fitting.faults else Call(PLAN, fitting.arguments)
+    corrected = None if args is None or fitting.faults else SuggestedCall(PLAN, fitting.arguments)
     raise Refused(wrong_arguments(name, faults, usage(arguments.schema), corrected=corrected))
 
 
@@ -522,7 +526,7 @@ class PlanTool(TaskProvider):
         faults = [fault for step in read for fault in step.faults]
         if faults:
             certain = all(step.corrected is not None for step in read)
-            corrected = Call(PLAN, {**plan, "steps": [step.corrected for step in read]}) if certain else None
+            corrected = SuggestedCall(PLAN, {**plan, "steps": [step.corrected for step in read]}) if certain else None
             raise Refused(wrong_arguments(PLAN, faults[:MOST_FAULTS], usage(PLAN_INPUT), corrected=corrected))
         constraints = {name: value for name, value in plan.items() if name not in ("intent", "steps")}
         steps = [Step(step.entry["name"], step.args, step.expect) for step in read]
@@ -536,7 +540,7 @@ class _ReadStep:
 
     entry: Mapping[str, Any]
     args: Mapping[str, Any]
-    faults: Sequence[Fault] = ()
+    faults: Sequence[ArgumentFault] = ()
     expect: Expect | None = None
     corrected: Mapping[str, Any] | None = None
     """The step as it would be accepted; None if that is not certain."""
@@ -548,7 +552,7 @@ def _step(view: ToolView, at: str, step: Mapping[str, Any]) -> _ReadStep:
         near = near_tools(step["tool"], view.definitions())
         entry = view.find(near[0]) if near else None
         cure = f"; did you mean {' or '.join(near)}?" if near else "; tools/list and hacp_search have those there are"
-        faults = [Fault(f"{at}/tool", f"there is no tool {json.dumps(step['tool'][:LONGEST_SHOWN])}{cure}")]
+        faults = [ArgumentFault(f"{at}/tool", f"there is no tool {json.dumps(step['tool'][:LONGEST_SHOWN])}{cure}")]
         if entry is None:
             return _ReadStep({}, {}, faults)
     args = step.get("args", {})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hearth.drivers.linux.machine import FoundDevice, Machine, origin_of
-from hearth.drivers.linux.survey import Access, Node, OnMachine, ProfileProblem, lacking, missing, real
+from hearth.drivers.linux.survey import Access, DeviceNode, OnMachine, ProfileProblem, lacking, missing, real
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ class LampMachine(OnMachine):
         """Return True: lamps are outputs."""
         return True
 
-    def files(self, spec: Lamps, sys: Path) -> Iterator[Node]:
+    def files(self, spec: Lamps, sys: Path) -> Iterator[DeviceNode]:
         """Yield the directories that the driver writes in."""
         for lamp in spec.channels:
-            yield Node(f"lamp {lamp.name}", real(lamp.led), "attribute")
+            yield DeviceNode(f"lamp {lamp.name}", real(lamp.led), "attribute")

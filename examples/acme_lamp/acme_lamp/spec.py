@@ -22,13 +22,14 @@ from hearth.drivers.signals import (
     SignalSpec,
     beyond,
 )
-from hearth.fields import Choice, Number, Table, Text
+from hearth.fields import Choice, Number, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hearth.drivers.base import Driver
     from hearth.drivers.kind import Opening
+    from hearth.tables import Table
 
 Percent: TypeAlias = Annotated[float, Number(le=100)]
 

@@ -184,12 +184,17 @@ def summary(wires: list[TestedWire], trials: list[Trial]) -> SelfTest:
     return SelfTest(passed=not failed, wires=len(lines), failed=failed, lines=lines)
 
 
+def lines_at(value: int, levels: list[Level]) -> list[int | str]:
+    """Return the lines that had this level."""
+    return [level.line for level in levels if level.level == value]
+
+
 def judged(trial: Trial, wires: list[TestedWire]) -> LineResult:
     """Report if the right inputs, and no others, went from low to high with the output."""
     wire = trial.wire
     wired = [other.in_ for other in wires if other.out == wire.out]
-    low_before = [level.line for level in trial.low if level.level == 0]
-    seen_by = [level.line for level in trial.high if level.level == 1 and level.line in low_before]
+    low_before = lines_at(0, trial.low)
+    seen_by = [line for line in lines_at(1, trial.high) if line in low_before]
     unexpected = [line for line in seen_by if line not in wired]
     errors = [*trial.errors, *(level.error for level in (*trial.low, *trial.high) if level.error is not None)]
     return LineResult(
@@ -199,7 +204,7 @@ def judged(trial: Trial, wires: list[TestedWire]) -> LineResult:
         driven=not trial.errors,
         seen_by=seen_by,
         unexpected=unexpected,
-        high_before=[level.line for level in trial.low if level.level == 1],
+        high_before=lines_at(1, trial.low),
         error=errors[0] if errors else None,
     )
 

@@ -66,7 +66,7 @@ class Filesystem:
 
 
 @frozen
-class SensorReading:
+class SensorAnswer:
     """One answer of a sensor."""
 
     sensor: str
@@ -92,7 +92,7 @@ class Health:
     network: Annotated[Traffic, "over all interfaces that lead somewhere"]
     disk: Annotated[Traffic, "over all devices with file systems"]
     filesystems: Annotated[list[Filesystem], "file systems that were asked, as they were at the end"]
-    sensors: Annotated[list[SensorReading], "the sensors that were asked for, as they were at the end"]
+    sensors: Annotated[list[SensorAnswer], "the sensors that were asked for, as they were at the end"]
 
 
 @frozen
@@ -251,14 +251,14 @@ async def look(job: Job, sensors: Iterable[str]) -> Look:
     return Look(sample, [(celsius, name) for celsius, name in heat if celsius is not None])
 
 
-async def read(job: Job, sensor: str) -> SensorReading:
+async def read(job: Job, sensor: str) -> SensorAnswer:
     """Read a sensor; one that does not answer is a warning."""
     try:
         result = await job.run("hw.sensor.read", sensor=sensor)
     except StepFailed as failed:
         await job.warn(f"{failed}; the report goes on", code="step_failed", error_code=failed.error_code)
-        return SensorReading(sensor, None, None, str(failed))
-    return SensorReading(sensor, result["value"], result["unit"], None)
+        return SensorAnswer(sensor, None, None, str(failed))
+    return SensorAnswer(sensor, result["value"], result["unit"], None)
 
 
 def watched(looks: list[Look]) -> dict[str, Any]:

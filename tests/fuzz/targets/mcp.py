@@ -29,13 +29,15 @@ from hearth.drivers.boards.profile import load_profile
 from hearth.drivers.tools import build_tools
 from hearth.errors import HearthError, InvalidParams, PermissionDenied, ToolNotFound
 from hearth.mcp.names import META_ERROR, META_EXPECT, PLAN, mcp_name
+from hearth.mcp.plan_tool import PLAN_INPUT
 from hearth.mcp.results import of_error
-from hearth.mcp.tools import PLAN_INPUT, ToolView
+from hearth.mcp.tools import ToolView
 from hearth.policy.paths import PathGuard
 from hearth.policy.principal import Principal
 from hearth.policy.rules import Match, PolicyEntry, PrincipalRates, RateLimits, decide
 from hearth.protocol.known import known_by
-from hearth.protocol.methods import METHODS, read_expect
+from hearth.protocol.methods import METHODS
+from hearth.protocol.submissions import read_expect
 from hearth.schema import Validator, authority
 from hearth.tools import CARD_NAMESPACE, ToolRegistry
 
