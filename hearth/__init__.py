@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from hearth.api import (
         Expect as Expect,
         HaltStatus as HaltStatus,
-        JobEvent as JobEvent,
-        JobHandle as JobHandle,
-        JobResult as JobResult,
         Plan as Plan,
         PlanStep as PlanStep,
         PlanSummary as PlanSummary,
@@ -60,6 +57,7 @@ if TYPE_CHECKING:
         TaskFailed as TaskFailed,
         TimedOut as TimedOut,
     )
+    from hearth.hcp.api import JobEvent as JobEvent, JobHandle as JobHandle, JobResult as JobResult
     from hearth.hcp.capability import Escalation as Escalation, Limit as Limit, capability as capability
     from hearth.hcp.durable import (
         CapabilityFailed as CapabilityFailed,
@@ -89,8 +87,7 @@ _HOME = {
     "hearth.actors.loop": "ControlLoop",
     "hearth.actors.bus.loop_thread": "LoopIO",
     "hearth.api": (
-        "Expect HaltStatus JobEvent JobHandle JobResult Plan PlanStep PlanSummary Session Step StepResult "
-        "Task TaskEvent TaskResult expect step"
+        "Expect HaltStatus Plan PlanStep PlanSummary Session Step StepResult Task TaskEvent TaskResult expect step"
     ),
     "hearth.client.connection": "Client connect",
     "hearth.config.model": "Config load_config",
@@ -99,6 +96,7 @@ _HOME = {
         "InterlockOpen InvalidParams JobFailed JobRejected LimitViolated LoopStopped PermissionDenied PlanStale "
         "ResourceBusy RpcError SessionInvalid TaskFailed TimedOut"
     ),
+    "hearth.hcp.api": "JobEvent JobHandle JobResult",
     "hearth.hcp.capability": "Escalation Limit capability",
     "hearth.hcp.durable": "CapabilityFailed OutcomeUnknown ReplayMismatch SafetyViolation StepFailed",
     "hearth.hcp.inputs": "I2cAddress InputRefused Line Port",

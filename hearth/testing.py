@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.hcp.store import JobStore
     from hearth.actors.runtime import RuntimeParts
-    from hearth.api import JobEvent, JobResult
     from hearth.client.job_handle import ClientJob
+    from hearth.hcp.api import JobEvent, JobResult
     from hearth.hcp.capability import Capability
     from hearth.tools import Args, StepContext, Tool
 

@@ -488,7 +488,8 @@ def _check(config: Config, file: Path | None) -> None:
     takes_certificates = config.tls.listen is not None or any(section.client_ca is not None for section in sections)
     broker = dials_broker(config)
     idle = idle_conditions(parts.policy, certificates=takes_certificates, tokens=bool(sections), broker=broker)
-    jobs = idle_job_rules(parts.policy, parts.capabilities) if parts.hcp.serve else []
+    asking = {name: one.safety.requires_human_approval for name, one in parts.capabilities.items()}
+    jobs = idle_job_rules(parts.policy, asking) if parts.hcp.serve else []
     owner = owner_warning(parts.policy, own_uid(config), file)
     unused = [
         *unused_patterns(parts.policy, (*parts.registry, *CARD_TOOLS)),

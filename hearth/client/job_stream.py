@@ -22,9 +22,9 @@ from weakref import WeakSet, WeakValueDictionary
 
 import trio
 
-from hearth.api import ENDED
 from hearth.errors import InvalidParams, JobRejected
 from hearth.hcp import require
+from hearth.hcp.api import ENDED
 from hearth.hcp.codec import dump, message as new_message, read_message
 from hearth.hcp.messages import (
     Abort,

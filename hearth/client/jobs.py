@@ -1,7 +1,7 @@
 """Submission of jobs: the methods that a client and an embedded runtime share for it (HCP L4).
 
 `job = await client.delegate("bench-climate-survey", "How warm is the bench?", {"sensor": "temperature"})` returns a
-`hearth.api.JobHandle`. The first call imports the implementation, so that a client without jobs does not pay for it.
+`hearth.JobHandle`. The first call imports the implementation, so that a client without jobs does not pay for it.
 """
 
 from __future__ import annotations

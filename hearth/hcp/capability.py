@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
     from datetime import timedelta
 
-    from hearth.hcp.messages import Classification, Risk
+    from hearth.policy.levels import Classification, Risk
     from hearth.schema import Validator
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -36,14 +36,15 @@ from hearth.fields import (
 )
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety, SafetyEnvelope
 from hearth.hcp.inputs import InputRefused, ask, named, pointer
-from hearth.hcp.messages import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
+from hearth.hcp.messages import LEAST_RISK, NEEDED_RISK_LEVEL, read_duration
 from hearth.hcp.safety import read_version
 from hearth.hcp.schemas import schema_faults
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.schema import Validator
 
 if TYPE_CHECKING:
     from hearth.hcp.capability import CapabilitySource
-    from hearth.hcp.messages import Risk
+    from hearth.policy.levels import Risk
     from hearth.tools import Tool, ToolRegistry
 
 LONGEST_NAME = 64

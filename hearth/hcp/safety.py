@@ -23,9 +23,7 @@ from hearth.errors import ShuttingDown
 from hearth.hcp.codec import dump, message
 from hearth.hcp.inputs import InputRefused, ask, fill_defaults, line_as_given, port_as_given, respelled, what_is_wrong
 from hearth.hcp.messages import (
-    CLASSIFICATIONS,
     NEEDED_RISK_LEVEL,
-    RISKS,
     TERMINAL,
     ReasonCode,
     Rejection,
@@ -35,6 +33,7 @@ from hearth.hcp.messages import (
     write_duration,
 )
 from hearth.hcp.schemas import SchemaRefused, read_caller_schema
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.policy.rules import ApprovalRule, decide, strictest
 
 if TYPE_CHECKING:
@@ -44,8 +43,9 @@ if TYPE_CHECKING:
     from hearth.errors import QueueFull, RpcError
     from hearth.hcp.capability import Capability, Escalation, Safety
     from hearth.hcp.inputs import LineName, PortName
-    from hearth.hcp.messages import Classification, Priority, Risk, State, TaskSubmit
+    from hearth.hcp.messages import Priority, State, TaskSubmit
     from hearth.hcp.schemas import CallerSchema
+    from hearth.policy.levels import Classification, Risk
     from hearth.policy.principal import Principal
     from hearth.policy.rules import JobRules, PolicyEntry
     from hearth.tools import Tool

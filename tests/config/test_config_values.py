@@ -43,7 +43,7 @@ from hearth.fields import (
     Text,
     kind_of,
 )
-from hearth.hcp.messages import CLASSIFICATIONS, RISKS
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.policy.rules import JobRules, Match, PolicyEntry, Rate
 
 # --- the way back: a Config as TOML loads back equal -------------------------------------------------------------

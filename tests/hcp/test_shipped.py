@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.embedded import EmbeddedRuntime
-    from hearth.api import JobResult
+    from hearth.hcp.api import JobResult
 
 pytestmark = pytest.mark.slow
 

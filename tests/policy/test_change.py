@@ -16,8 +16,8 @@ from hearth.actors import build
 from hearth.config.file import structure
 from hearth.config.model import Config
 from hearth.errors import ConfigError
-from hearth.hcp.messages import CLASSIFICATIONS, RISKS
 from hearth.policy.change import PolicyChange, compare, resets_halt
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.policy.principal import Principal
 from hearth.policy.rules import RIGHTS, Grant, JobRules, PolicyEntry, Scope, decide, default_policy
 from hearth.tools import Use

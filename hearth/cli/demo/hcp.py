@@ -28,9 +28,9 @@ from hearth.hcp.messages import Event
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.api import JobResult
     from hearth.cli.demo.stage import DemoFolder, Stage
     from hearth.client.connection import Client
+    from hearth.hcp.api import JobResult
 
 CAPABILITY = "bench-climate-survey"
 MESSAGE_ID = "5d3c1c5e-6f0e-4b3c-9a57-0d1f2b6f4a10"
