@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS: Final = "hearth.extras"
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
+_NOWHERE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Section:
@@ -114,10 +115,18 @@ class Extra:
     """Yields warnings for `hearthd --check`; gets the configuration and the `RuntimeParts`. Raises ConfigError."""
     finding: str = ""
     """Returns the finding of `hearth doctor` on its member of the daemon's health: state, name, finding, cure."""
+    dials: Mapping[str, str] = _NOWHERE
+    """Schemes of addresses, each with the function that connects a client to one (`hearth.transport.open_stream`)."""
+    client: str = ""
+    """The class whose methods it adds to clients and to runtimes in a program (`hearth.client.extension`)."""
+    link: str = ""
+    """Makes the connection of a runtime in a program to it, a `hearth.client.extension.MessageLink`."""
+    names: Mapping[str, str] = _NOWHERE
+    """Public names of `hearth` that are its own: `hearth.NAME`; a part without an attribute is a module."""
 
     def load(self, part: str) -> Any:
         """Import a part, and return it."""
-        return _load(getattr(self, part))
+        return load(getattr(self, part))
 
     def missing(self, section: Section | None = None) -> list[str]:
         """Return the packages that are not installed."""
@@ -156,6 +165,10 @@ class Extra:
         return section.asks(self.name)
 
 
+def _of(module: str, names: str) -> dict[str, str]:
+    return {name: f"{module}:{name}" for name in names.split()}
+
+
 OWN: Final[Mapping[str, Extra]] = {
     extra.name: extra
     for extra in (
@@ -165,6 +178,7 @@ OWN: Final[Mapping[str, Extra]] = {
             after="server",
             listen="hearth.actors.listeners.tls:open_tls",
             check="hearth.actors.listeners.tls:check",
+            dials={"tls": "hearth.transport.tls:open_tls"},
         ),
         Extra(
             name="websocket",
@@ -172,7 +186,9 @@ OWN: Final[Mapping[str, Extra]] = {
             after="server",
             listen="hearth.actors.listeners.websocket:open_websocket",
             check="hearth.actors.listeners.tls:check",
+            dials=dict.fromkeys(("ws", "wss"), "hearth.transport.websocket:open_websocket"),
         ),
+        Extra(name="ssh", dials={"ssh": "hearth.transport.ssh:open_ssh"}),
         Extra(
             name="http",
             pip="http",
@@ -201,6 +217,18 @@ OWN: Final[Mapping[str, Extra]] = {
             by_default=True,
             service="hearth.actors.bridges.hcp.extra:HcpService",
             check="hearth.actors.bridges.hcp.extra:check",
+            client="hearth.client.jobs:JobsClient",
+            link="hearth.actors.bridges.hcp.local:LocalJobs",
+            names={
+                "Answer": "hearth.actors.bridges.hcp.execution:Answer",
+                "Job": "hearth.actors.bridges.hcp.capability_api:Job",
+                **_of("hearth.hcp.api", "JobEvent JobHandle JobResult"),
+                **_of("hearth.hcp.capability", "Escalation Limit capability"),
+                **_of(
+                    "hearth.hcp.durable", "CapabilityFailed OutcomeUnknown ReplayMismatch SafetyViolation StepFailed"
+                ),
+                **_of("hearth.hcp.inputs", "I2cAddress InputRefused Line Port"),
+            },
         ),
         Extra(
             name="amqp",
@@ -237,11 +265,17 @@ OWN: Final[Mapping[str, Extra]] = {
             },
             service="hearth.actors.bridges.mcp.extra:McpService",
         ),
+        Extra(name="aio", names={"aio": "hearth.aio"}),
+        Extra(name="sync", names={"sync": "hearth.sync"}),
     )
 }
 """hearth's own, in the order in which they start and in which hearth.toml has them."""
 
 TOOLS: Final[Mapping[str, int]] = {name: risk for extra in OWN.values() for name, risk in extra.tools.items()}
+NAMES: Final[Mapping[str, str]] = {name: part for extra in OWN.values() for name, part in extra.names.items()}
+"""The public names of `hearth` that belong to extras, each with its part."""
+DIALS: Final[Mapping[str, str]] = {scheme: part for extra in OWN.values() for scheme, part in extra.dials.items()}
+"""The schemes of addresses that extras connect to, each with its part."""
 
 
 def extras_of(tables: Iterable[str] = ()) -> tuple[Extra, ...]:
@@ -263,7 +297,18 @@ def _vendors(name: str) -> Extra:
     return extra
 
 
+def clients() -> Iterator[Any]:
+    """Import, and yield, the classes whose methods extras add to clients."""
+    return (extra.load("client") for extra in OWN.values() if extra.client)
+
+
+def local_link(*made_of: Any) -> Any:
+    """Return a connection of a runtime in a program, with its `run` and `close`, of the runtime and a principal."""
+    return next(extra.load("link") for extra in OWN.values() if extra.link)(*made_of)
+
+
 @cache
-def _load(where: str) -> Any:
+def load(where: str) -> Any:
+    """Import a part, and return it."""
     module, _, name = where.partition(":")
-    return getattr(import_module(module), name)
+    return getattr(import_module(module), name) if name else import_module(module)

@@ -30,7 +30,8 @@ from hearth._util import threads
 from hearth._util.exceptions import sole
 from hearth.actors.bridges.hcp.store.queries import JobStoreError
 from hearth.actors.build import build_parts
-from hearth.actors.embedded import EmbeddedRuntime, LocalJobs, open_all, serve_parts
+from hearth.actors.embedded import EmbeddedRuntime, open_all, serve_parts
+from hearth.client.jobs import JobsClient
 from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import Board, load_profile, open_board
@@ -242,24 +243,25 @@ class _TestRun:
         async with serve_parts(parts, storage) as runtime, trio.open_nursery() as nursery:
             begin()
             nursery.start_soon(self._person, runtime)
+            jobs = JobsClient(runtime)
             with trio.CancelScope() as self._life:
-                ended = await self._job(runtime, name)
-                run = await self._outcome(runtime, ended, trio.current_time() - self._submitted)
+                ended = await self._job(jobs, name)
+                run = await self._outcome(jobs, ended, trio.current_time() - self._submitted)
             nursery.cancel_scope.cancel()
         return run
 
-    async def _job(self, runtime: EmbeddedRuntime, name: str) -> JobResult:
+    async def _job(self, jobs: JobsClient, name: str) -> JobResult:
         """Submit the job, or resume the one that the crash ended, and wait for its end."""
         context = None
         if self._killed:
-            (crashed,) = await runtime.jobs()
-            ended = await (await runtime.attach_job(crashed["session_id"])).wait()
+            (crashed,) = await jobs.jobs()
+            ended = await (await jobs.attach_job(crashed["session_id"])).wait()
             if ended.details is None or ended.details.last_checkpoint is None:
                 return ended
             context = {"last_checkpoint": ended.details.last_checkpoint}
         self._submitted = min(self._submitted, trio.current_time())
         self._asked.set()
-        job = await runtime.delegate(name, "a test", self._inputs, context=context)
+        job = await jobs.delegate(name, "a test", self._inputs, context=context)
         self._asked = trio.Event()
         async with trio.open_nursery() as following:
             following.start_soon(self._follow, job)
@@ -339,10 +341,8 @@ class _TestRun:
     async def _person(self, runtime: EmbeddedRuntime) -> None:
         """Answer the questions to a person, as another principal: a caller cannot approve its own jobs."""
         principal = from_token("the person of hearth.testing")
-        jobs = LocalJobs(runtime._runtime, principal)
-        person = EmbeddedRuntime(runtime._runtime, principal, jobs)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(jobs.run)
+            person = JobsClient(EmbeddedRuntime(runtime._runtime, principal, nursery))
             while True:
                 await self._asked.wait()
                 for question in await person.pending_approvals():
@@ -351,8 +351,8 @@ class _TestRun:
                     await person.decide(question["approval_id"], approve=yes)
                 await trio.sleep(0.1)
 
-    async def _outcome(self, runtime: EmbeddedRuntime, ended: JobResult, duration_s: float) -> CapabilityRun:
-        files = {one.uri.rpartition("/")[2]: await runtime.artifact(one.uri) for one in ended.artifacts}
+    async def _outcome(self, jobs: JobsClient, ended: JobResult, duration_s: float) -> CapabilityRun:
+        files = {one.uri.rpartition("/")[2]: await jobs.artifact(one.uri) for one in ended.artifacts}
         first, *later = self._lives
         return CapabilityRun(
             state=cast("Any", ended.state),

@@ -15,7 +15,6 @@ from support.world import ALICE
 
 import hearth
 from hearth import CarrierError, InvalidParams, JobRejected, SessionInvalid
-from hearth.actors.embedded import LocalJobs
 from hearth.config.model import Config, HcpConfig
 from hearth.errors import MethodNotFound
 
@@ -90,9 +89,7 @@ async def served(request, over):
 @asynccontextmanager
 async def embedded(world):
     async with trio.open_nursery() as nursery:
-        jobs = LocalJobs(world.runtime, ALICE)
-        nursery.start_soon(jobs.run)
-        yield world.sessions(ALICE, jobs)
+        yield world.sessions(ALICE, nursery)
         nursery.cancel_scope.cancel()
 
 
