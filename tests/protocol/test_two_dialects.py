@@ -4,9 +4,9 @@ import orjson
 import pytest
 
 from hearth.errors import InvalidParams
-from hearth.protocol import METHODS, Answer, Call, ServerProtocol
 from hearth.protocol.client import Broken, ClientProtocol, HcpMessage, ProtocolViolation, Reply
 from hearth.protocol.methods import (
+    METHODS,
     MOST_READ,
     HcpArtifact,
     HcpAttach,
@@ -16,7 +16,7 @@ from hearth.protocol.methods import (
     HcpSessions,
     HcpWithdraw,
 )
-from hearth.protocol.server import Close, HcpDocument
+from hearth.protocol.server import Answer, Call, Close, HcpDocument, ServerProtocol
 
 SUBMIT = {"hcp_version": "1.0", "message_id": "m", "session_id": None, "type": "task_submit", "payload": {}}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "hcp.sessions", "params": {}}
