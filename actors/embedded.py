@@ -20,7 +20,6 @@ from attrs import define, evolve, field
 
 from hearth import extras
 from hearth._util.exceptions import unwrapped
-from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventReader, HistoryEnd
 from hearth.actors.loop import ControlLoop, LoopSettings
@@ -45,11 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.bridges.hcp.lazy import JobStorage
     from hearth.actors.bus.loop_thread import LoopClock, LoopIO
     from hearth.actors.events import History
     from hearth.actors.messages import EventSink
     from hearth.actors.runtime import RuntimeParts
+    from hearth.actors.service import OpenSession
     from hearth.actors.session import Session
     from hearth.api import HaltStatus, TaskEvent
     from hearth.client.extension import MessageLink
@@ -423,7 +422,7 @@ async def _opened(
         await close_quietly(session)
 
 
-def job_sessions(runtime: Runtime) -> Callable[..., AbstractAsyncContextManager[ClientSession]]:
+def job_sessions(runtime: Runtime) -> OpenSession:
     """Return the function with which a job (HCP) opens the session of its steps, for its caller's principal."""
 
     def open_session(
@@ -466,7 +465,7 @@ async def _running(
     board: str | os.PathLike[str] | Board, config: Config | None, style: Style | None
 ) -> AsyncIterator[EmbeddedRuntime]:
     parts = embedded_parts(board, config, style)
-    async with serve_parts(parts, open_all(parts)) as runtime:
+    async with serve_parts(open_all(parts)) as runtime:
         yield runtime
 
 
@@ -493,25 +492,22 @@ def embedded_parts(
     )
 
 
-def open_all(parts: RuntimeParts) -> JobStorage | None:
-    """Lock and repair the files of the last run, and open the job storage. Blocking. Raises ConfigError."""
+def open_all(parts: RuntimeParts) -> RuntimeParts:
+    """Lock and repair the files of the last run; return the parts. Blocking. Raises ConfigError."""
     for note in parts.open_records():
         log.warning("%s", note)
-    storage = open_job_storage(parts)
-    for note in () if storage is None else storage.notes:
-        log.warning("%s", note)
-    return storage
+    return parts
 
 
 @asynccontextmanager
-async def serve_parts(parts: RuntimeParts, storage: JobStorage | None) -> AsyncIterator[EmbeddedRuntime]:
-    """Run the parts of a runtime in this process; `storage` is what `open_all` returned for them."""
+async def serve_parts(parts: RuntimeParts) -> AsyncIterator[EmbeddedRuntime]:
+    """Run the parts of a runtime in this process, once `open_all` has opened them."""
     with ExitStack() as closed:
-        for owned in (storage, parts.launcher):
+        for owned in (*parts.extras.values(), parts.launcher):
             if owned is not None:
                 closed.enter_context(closing(owned))
         async with unwrapped() as body, Runtime(parts).serve() as runtime, trio.open_nursery() as nursery:
-            async with open_job_server(storage, runtime, job_sessions(runtime)), body.watched():
+            async with runtime.serve_extras(job_sessions(runtime)), body.watched():
                 yield EmbeddedRuntime(runtime, embedded(), nursery)
             nursery.cancel_scope.cancel()
 

@@ -14,6 +14,7 @@ extra's name. It is loaded when hearth.toml has a table of that name: to install
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -61,6 +62,14 @@ class Section:
 
     def secrets(self) -> Iterator[tuple[str, Path]]:
         """Yield the keys and files of credentials with which the daemon connects elsewhere."""
+        yield from ()
+
+    def reads(self) -> Iterator[tuple[Path, str, bool]]:
+        """Yield the files that the confined daemon reads, each with its meaning; True: again at a reload."""
+        yield from ()
+
+    def sockets(self, _config: Any) -> Iterator[tuple[str, str, int | None]]:
+        """Yield families of sockets that the confined daemon makes, with the reason, or TCP ports that it dials."""
         yield from ()
 
     def measured(self) -> Iterator[Path]:
@@ -112,7 +121,7 @@ class Extra:
     daemon_only: bool = False
     """True if a runtime in a program does without it."""
     check: str = ""
-    """Yields warnings for `hearthd --check`; gets the configuration and the `RuntimeParts`. Raises ConfigError."""
+    """Yields lines of `hearthd --check` with "warning" or "note", of name, configuration and parts."""
     finding: str = ""
     """Returns the finding of `hearth doctor` on its member of the daemon's health: state, name, finding, cure."""
     dials: Mapping[str, str] = _NOWHERE
@@ -127,6 +136,11 @@ class Extra:
     def load(self, part: str) -> Any:
         """Import a part, and return it."""
         return load(getattr(self, part))
+
+    @property
+    def imported(self) -> bool:
+        """True if its service is imported."""
+        return self.service.partition(":")[0] in sys.modules
 
     def missing(self, section: Section | None = None) -> list[str]:
         """Return the packages that are not installed."""
@@ -158,6 +172,13 @@ class Extra:
         """The command that installs its packages."""
         return f"pip install 'hearthd[{self.pip}]'"
 
+    def why_not_served(self, by: str = "daemon") -> str:
+        """Return the reason of a daemon, or of a runtime in a program, that does not serve it, for its callers."""
+        why = f"[{self.name}] serve = false"
+        for package in self.missing()[:1]:
+            why = f"{self.lacks or f'{package} is not installed'} where it runs; {self.cure}"
+        return f"this {by} takes no {self.name.upper()} messages: {why}"
+
     def _asked(self, config: Any) -> tuple[bool | None, str]:
         section: Section | None = config.extras.get(self.place or self.name)
         if section is None:
@@ -174,6 +195,7 @@ OWN: Final[Mapping[str, Extra]] = {
     for extra in (
         Extra(
             name="tls",
+            daemon_only=True,
             section="hearth.config.listen:TlsConfig",
             after="server",
             listen="hearth.actors.listeners.tls:open_tls",
@@ -182,6 +204,7 @@ OWN: Final[Mapping[str, Extra]] = {
         ),
         Extra(
             name="websocket",
+            daemon_only=True,
             section="hearth.config.listen:WebSocketConfig",
             after="server",
             listen="hearth.actors.listeners.websocket:open_websocket",
@@ -191,6 +214,7 @@ OWN: Final[Mapping[str, Extra]] = {
         Extra(name="ssh", dials={"ssh": "hearth.transport.ssh:open_ssh"}),
         Extra(
             name="http",
+            daemon_only=True,
             pip="http",
             packages=("hypercorn", "starlette", "prometheus_client"),
             lacks="the HTTP server is not installed",
@@ -215,7 +239,7 @@ OWN: Final[Mapping[str, Extra]] = {
             section="hearth.config.hcp:HcpConfig",
             after="server",
             by_default=True,
-            service="hearth.actors.bridges.hcp.extra:HcpService",
+            service="hearth.actors.bridges.hcp.extra:hcp_service",
             check="hearth.actors.bridges.hcp.extra:check",
             client="hearth.client.jobs:JobsClient",
             link="hearth.actors.bridges.hcp.local:LocalJobs",
@@ -251,6 +275,7 @@ OWN: Final[Mapping[str, Extra]] = {
         ),
         Extra(
             name="mcp",
+            daemon_only=True,
             pip="mcp",
             packages=("mcp",),
             lacks="the MCP SDK is not installed",
@@ -264,6 +289,7 @@ OWN: Final[Mapping[str, Extra]] = {
                 "agentcard.list": 0,
             },
             service="hearth.actors.bridges.mcp.extra:McpService",
+            check="hearth.actors.bridges.mcp.extra:check",
         ),
         Extra(name="aio", names={"aio": "hearth.aio"}),
         Extra(name="sync", names={"sync": "hearth.sync"}),
@@ -286,6 +312,14 @@ def extras_of(tables: Iterable[str] = ()) -> tuple[Extra, ...]:
     others = sorted({*tables} - OWN.keys())
     points = vendor_entry_points(ENTRY_POINTS) if others else {}
     return (*OWN.values(), *(_vendors(name) for name in others if name in points))
+
+
+def active(config: Any, *, daemon: bool = True) -> list[Extra]:
+    """Return the extras that a configuration asks for, and those that they use. Raises ConfigError."""
+    known = [extra for extra in extras_of(config.extras) if daemon or not extra.daemon_only]
+    asked = {extra.name: extra for extra in known if extra.active(config)}
+    used = {name for extra in asked.values() for name in extra.uses}
+    return [extra for extra in known if extra.name in asked or extra.name in used]
 
 
 @cache

@@ -235,12 +235,11 @@ class _TestRun:
         """Run one life of a runtime; return None if it was killed. The disk is then copied to `after_crash`."""
         self._lives.append({})
         parts = self._parts(place)
-        (name,) = parts.capabilities
-        storage = open_all(parts)
-        assert storage is not None
+        (name,) = parts.extras["hcp"].capabilities
+        storage = open_all(parts).extras["hcp"].storage
         self._watch(storage.open(parts.clock()).job_store, place, after_crash)
         run = None
-        async with serve_parts(parts, storage) as runtime, trio.open_nursery() as nursery:
+        async with serve_parts(parts) as runtime, trio.open_nursery() as nursery:
             begin()
             nursery.start_soon(self._person, runtime)
             jobs = JobsClient(runtime)
@@ -271,7 +270,8 @@ class _TestRun:
 
     def _parts(self, place: Path) -> RuntimeParts:
         audit = AuditConfig(path=place / "audit.log", reserve_bytes=0)
-        config = evolve(self._config, audit=audit, policy=(), hcp=evolve(self._config.hcp, capabilities=(), shipped=()))
+        jobs = evolve(self._config.hcp, capabilities=(), shipped=())
+        config = evolve(self._config, audit=audit, policy=(), extras={**self._config.extras, "hcp": jobs})
         parts = build_parts(
             config, default_policy=_POLICY, board=self._board, clock=lambda: NEW_YEAR + trio.current_time()
         )
@@ -281,7 +281,8 @@ class _TestRun:
                 # Run the driver in the loop: the clock would have to wait for its thread, in real time.
                 driver.style = Style.ASYNC
         tools = ToolRegistry([self._noting(tool) for tool in parts.registry.values()])
-        return evolve(parts, registry=tools, capabilities=CapabilitySet([_declared(self._function, tools)]))
+        parts.extras["hcp"].capabilities = CapabilitySet([_declared(self._function, tools)])
+        return evolve(parts, registry=tools)
 
     def _noting(self, tool: Tool) -> Tool:
         """Return the tool, recording each step, and failing once hearth was killed."""

@@ -2,18 +2,15 @@
 
 This module maps names in both directions and writes the definitions. It does not know the caller, and not the SDK.
 
-The bridge itself serves the AgentCard tools, beside the session, and asks the session before each use (`mcp.use`). For
-them this module also has what the policy needs: names for its patterns, risk levels and rates.
+The bridge itself serves the AgentCard tools, beside the session, and asks the session before each use
+(`hearth.policy.uses`).
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from attrs import frozen
-
-from hearth.errors import PermissionDenied, ToolNotFound
 from hearth.mcp.arguments import Arguments, flat, plain, portable, same
 from hearth.mcp.names import (
     CARD_TOOLS,
@@ -28,13 +25,14 @@ from hearth.mcp.names import (
     mcp_name,
 )
 from hearth.mcp.results import PLAN_RESULT
+from hearth.policy.uses import BY_NAME, refusal
 from hearth.protocol.methods import PRIORITIES
-from hearth.tools import CARD_NAMESPACE, DEFAULT_RATES, RISK_NAMES
+from hearth.tools import CARD_NAMESPACE, RISK_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hearth.policy.rules import Grant, RateLimits
+    from hearth.policy.rules import Grant
 
 # --- plan -------------------------------------------------------------------------------------------------------------
 # The definition of `hacp_plan`: a whole task in one call. The bridge runs it (`hearth.actors.bridges.mcp.server`),
@@ -525,62 +523,11 @@ CARD_DEFINITIONS: Final = (
 """MCP Tool objects, in the order in which they are listed."""
 
 
-@frozen
-class CardTool:
-    """An AgentCard tool, by its name in `tools` and `rate` of a policy entry."""
-
-    name: str
-    risk_level: Literal[0, 1]
-    resolves_to: frozenset[str] = frozenset()
-    default_rate: None = None
-
-    @property
-    def rate(self) -> str:
-        """The rate limit of one principal, used if the policy sets none."""
-        return DEFAULT_RATES[self.risk_level]
+def usable(grant: Grant) -> list[str]:
+    """Return the MCP names of the AgentCard tools that a session with this grant may use."""
+    return [mcp_name for mcp_name in CARD_TOOLS if refusal(BY_NAME[policy_name(mcp_name)], grant) is None]
 
 
 def policy_name(mcp_name: str) -> str:
     """Return the policy's name of an AgentCard tool: `agentcard.list` for `agentcard_list`."""
     return mcp_name.replace("_", ".", 1)
-
-
-BY_NAME: Final[Mapping[str, CardTool]] = {
-    # Declaring a card writes a file; the other tools only read.
-    name: CardTool(name, 1 if name == "agentcard.declare" else 0)
-    for name in map(policy_name, CARD_TOOLS)
-}
-
-
-def usable(grant: Grant) -> list[str]:
-    """Return the MCP names of the AgentCard tools that a session with this grant may use."""
-    return [
-        mcp_name for mcp_name, tool in zip(CARD_TOOLS, BY_NAME.values(), strict=True) if _refusal(tool, grant) is None
-    ]
-
-
-def _refusal(tool: CardTool, grant: Grant) -> str | None:
-    """Return the reason for which a grant does not permit a tool, or None."""
-    if tool.name not in grant.allowed:
-        return f"not in the allowlist of policy {grant.policy!r}"
-    if tool.risk_level > grant.max_risk:
-        return f"max_risk_level={grant.max_risk} < tool={tool.risk_level}"
-    rule = grant.approval_for(tool.risk_level)
-    if rule is not None:
-        # A use is no task, and so no plan that a person could approve.
-        return f"policy {grant.policy!r} asks for an approval from risk {rule.from_risk} on, and this takes none"
-    return None
-
-
-def check_use(name: str, grant: Grant, rates: RateLimits, now: float) -> CardTool:
-    """Permit one use, and take a token of its rate limit. Raises ToolNotFound, PermissionDenied or RateLimited."""
-    tool = BY_NAME.get(name)
-    if tool is None:
-        raise ToolNotFound(f"Tool not found: {name[:100]}", data={"tool": name[:100]})
-    reason = _refusal(tool, grant)
-    if reason is not None:
-        raise PermissionDenied(f"Permission denied: {name}: {reason}", data={"tool": name, "reason": reason})
-    refused = rates.check({name: 1}, now)
-    if refused is not None:
-        raise rates.refusal(*refused)
-    return tool

@@ -9,7 +9,9 @@ from support.model_server import Cut, proposes, reads, says
 
 import hearth
 from hearth.actors.embedded import EmbeddedRuntime
-from hearth.config.model import AskConfig, AuditConfig, Config, HcpConfig
+from hearth.config.ask import AskConfig
+from hearth.config.hcp import HcpConfig
+from hearth.config.model import AuditConfig, Config
 from hearth.policy.principal import from_token
 
 pytest.importorskip("isodate", reason="jobs take the extra: pip install 'hearthd[hcp]'")

@@ -15,7 +15,8 @@ from support.world import ALICE
 
 import hearth
 from hearth import CarrierError, InvalidParams, JobRejected, SessionInvalid
-from hearth.config.model import Config, HcpConfig
+from hearth.config.hcp import HcpConfig
+from hearth.config.model import Config
 from hearth.errors import MethodNotFound
 
 pytestmark = pytest.mark.slow

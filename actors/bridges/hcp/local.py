@@ -106,9 +106,10 @@ class LocalJobs(MessageLink):
         """Do nothing: the jobs end with the runtime. See MessageLink."""
 
     def _job_server(self) -> JobServer:
-        if self._runtime.job_server is None:
+        server = self._runtime.server("hcp")
+        if server is None:
             raise MethodNotFound(why_not_served("runtime"))
-        return self._runtime.job_server
+        return server
 
 
 def _ended(when: str) -> CarrierError:
