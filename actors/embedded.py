@@ -288,12 +288,14 @@ class EmbeddedRuntime(Extended):
             raise MethodNotFound("this runtime delegates no jobs")
         if self._link is not None:
             return self._link
-        link = self._link = extras.local_link(self._runtime, self._principal)
+        made = extras.local_link(self._runtime, self._principal)
         if self._background.cancel_scope.cancel_called:
-            link.close()
+            made.close()
         else:
-            self._background.start_soon(link.run)
-        return self._link
+            self._background.start_soon(made.run)
+        link: MessageLink = made
+        self._link = link
+        return link
 
     @property
     def audit_path(self) -> Path:
