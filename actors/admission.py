@@ -23,9 +23,9 @@ from hearth.actors.loop import LoopSubmit
 from hearth.actors.step import Expectation, StepRun
 from hearth.actors.task import TaskActor, cost_of
 from hearth.errors import AuditUnavailable, InvalidParams, PermissionDenied, RpcError, ToolNotFound
-from hearth.mcp.card_tools import check_use
 from hearth.policy.memory import FEED_BYTES
 from hearth.policy.rules import TAINTED_FROM_RISK, Rate, too_often
+from hearth.policy.uses import check_use
 from hearth.protocol.known import MOST_NAMED, refusal
 from hearth.protocol.submissions import StepSpec
 from hearth.schema import Validator

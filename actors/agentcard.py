@@ -8,6 +8,8 @@ lock owns the file. If the file cannot be written, a warning says so and the car
 of a call. It reads through the sensors' driver, in a thread and not through the bus: a reading changes nothing, and
 must not wait behind a client's transactions.
 
+`CardService` is both as an extra: a daemon without [card] and without HTTP loads it with the first mcp.info.
+
 `hearth.agentcard.build` decides what is in a card and computes the energy of a call.
 """
 
@@ -19,6 +21,7 @@ import os
 import re
 import stat
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -29,6 +32,7 @@ from hearth._util.files import replace_file
 from hearth._util.formats import check_format
 from hearth._util.ids import new_id
 from hearth._util.threads import Helper
+from hearth.actors.service import Service
 from hearth.agentcard.build import (
     PERIOD_S,
     CardSensor,
@@ -40,17 +44,22 @@ from hearth.agentcard.build import (
 )
 from hearth.agentcard.validate import validate
 from hearth.audit import keys
+from hearth.audit.files import real
 from hearth.audit.record import timestamp
+from hearth.drivers.sensor import SENSORS_BUS
 from hearth.errors import ConfigError, DeviceError
+from hearth.policy.rules import token_digests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from hearth._util.threads import HelperCall
+    from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.agentcard.build import CardEndpoint
+    from hearth.config.card import CardConfig
     from hearth.config.listen import HttpConfig
-    from hearth.config.model import CardConfig
+    from hearth.config.model import Config
     from hearth.drivers.sensor import SensorDriver
     from hearth.tools import Tool
 
@@ -393,3 +402,63 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
 
 def _known(sensor: Any) -> CardSensor:
     return CardSensor(sensor.name, sensor.kind, sensor.unit, sensor.limits.get("max"), readable=sensor.problem is None)
+
+
+# --- the extra
+
+
+class CardService(Service):
+    """The card of one runtime, and the meter of its energy."""
+
+    def __init__(self, config: Config, parts: RuntimeParts) -> None:
+        self._config = config
+        card, metrics = config.card, parts.journal.metrics
+        # Without a driver if the energy of a call is configured, or is not to be measured.
+        wanted = card.measure_energy and card.base_cost_joules is None
+        driver: Any = parts.drivers.get(SENSORS_BUS) if wanted else None
+        self._meter = EnergyMeter(driver, lambda: sum(metrics.steps.values()))
+        self._published: PublishedCard | None = None
+        self._jobs: Any = ()
+
+    def open(self, parts: RuntimeParts) -> list[str]:
+        """See Service."""
+        journal = parts.journal
+        if (hcp := parts.extras.get("hcp")) is not None:
+            self._jobs = hcp.capabilities
+        self._published = PublishedCard(
+            card_file(real(journal.settings.path)),
+            CardSources(
+                tools=tuple(parts.registry.values()),
+                card=self._config.card,
+                http=self._config.http,
+                board=parts.board.name,
+                tokens=bool(token_digests(parts.policy)),
+                audit_key=journal.settings.key,
+                measured=self._meter.measured,
+                jobs=self._jobs,
+                signer=lambda: journal.loaded_key,
+            ),
+        )
+        return self._published.open(parts.clock())
+
+    def ahead(self) -> None:
+        """See Service: the card lists what jobs may use."""
+        import_module("hearth.agentcard.signature")
+        len(self._jobs)
+
+    async def run(self) -> None:
+        """See Service."""
+        await self._meter.run()
+
+    def card(self) -> Mapping[str, Any] | None:
+        """Return the card, or None."""
+        assert self._published is not None, "it is open"
+        mcp = self.runtime.extras.get("mcp")
+        return self._published.card(self.runtime.listeners, mcp is not None and mcp.over_http)
+
+
+def card_of(runtime: Runtime) -> Mapping[str, Any] | None:
+    """Return the agent card of a runtime, or None."""
+    service = runtime.extra("card")
+    card: Mapping[str, Any] | None = None if service is None else service.card()
+    return card

@@ -15,35 +15,32 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, fields
 
 from hearth._util.files import noted, noting
 from hearth._util.text import suggest, suggestions
-from hearth.actors.agentcard import CardSources, EnergyMeter, PublishedCard, card_file
 from hearth.actors.attestation import Attestation
 from hearth.actors.bus.latch import Latch
 from hearth.actors.bus.outputs_file import OutputsFile
 from hearth.actors.journal import Journal
-from hearth.actors.runtime import RuntimeParts
+from hearth.actors.runtime import RuntimeParts, made_later
 from hearth.actors.task_registry import KeysFile
 from hearth.audit.files import real
 from hearth.audit.log import AuditSettings
-from hearth.config.model import CARDS, Config, HcpConfig, PolicyConfig, default_state_dir
+from hearth.config.model import CARDS, Config, PolicyConfig, default_state_dir
 from hearth.drivers.boards import Board, load_profile, open_board, profile_file
 from hearth.drivers.files import FileDriver
 from hearth.drivers.kinds import entries_of, words
 from hearth.drivers.process import ProcessDriver
 from hearth.drivers.programs import ProgramDriver
-from hearth.drivers.sensor import SENSORS_BUS
 from hearth.drivers.system import SystemDriver
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
-from hearth.hcp import is_installed, require
-from hearth.hcp.capability import CapabilitySet
+from hearth.extras import OWN, active
 from hearth.policy.paths import PathGuard
-from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, Scope, in_force, token_digests
+from hearth.policy.rules import ApprovalRule, JobRules, Match, PolicyEntry, Scope, in_force
 from hearth.tools import USE_FORMS, ToolRegistry
 
 if TYPE_CHECKING:
@@ -51,7 +48,6 @@ if TYPE_CHECKING:
 
     from hearth.drivers.base import Driver, Style
     from hearth.drivers.programs import LauncherClient
-    from hearth.drivers.sensor import SensorDriver
     from hearth.tools import Tool
 
 
@@ -65,10 +61,12 @@ def build_parts(
     clock: Callable[[], float] = time.time,
     config_file: Path | None = None,
     socket: Path | None = None,
+    daemon: bool = False,
 ) -> RuntimeParts:
     """Return the parts for a configuration. `default_policy` applies if the configuration has no `[[policy]]`.
 
-    `config_file` and `socket` belong to the daemon: no directory of `[files]` may reach them.
+    `config_file` and `socket` belong to the daemon: no directory of `[files]` may reach them. A `daemon` has the extras
+    that a runtime in a program does without.
 
     Raises ConfigError.
     """
@@ -105,29 +103,14 @@ def build_parts(
     if unknown := unknown_words(policy):
         raise ConfigError("\n".join(unknown))
     in_force_policy = in_force(policy)
-    meter = _meter(config, board, journal)
-    hcp = _job_settings(config.hcp)
-    offered = _capabilities(hcp, registry)
-    cards = PublishedCard(
-        card_file(real(audit.path)),
-        CardSources(
-            tools=tools,
-            card=config.card,
-            http=config.http,
-            board=board.name,
-            tokens=bool(token_digests(policy)),
-            audit_key=audit.key,
-            measured=meter.measured,
-            jobs=offered,
-            signer=lambda: journal.loaded_key,
-        ),
-    )
+    chosen = active(config, daemon=daemon)
+    extras: dict[str, Any] = {}
     files = [path for path in (config_file, profile) if path is not None]
     # Read when their messages are first needed, and measured in any case.
     files += [path for kind, _, spec in entries_of(board.profile.specs) for path in kind.files(spec)]
     measured = partial(_fixed_measurements, config, tools, files, noted())
     attest = config.attest
-    return RuntimeParts(
+    parts = RuntimeParts(
         board=board,
         drivers=drivers,
         registry=registry,
@@ -143,15 +126,16 @@ def build_parts(
         launcher=launcher,
         limits=config.limits,
         clock=clock,
-        agent_card=cards.card,
-        open_card=cards.open,
         attestation=Attestation(journal, in_force_policy, measured, clock, attest.tpm, attest.pcr),
-        energy=meter,
-        ask=config.ask,
-        hcp=hcp,
-        capabilities=offered,
-        hcp_directory=Path(f"{real(audit.path)}.hcp"),
+        extras=extras,
+        later={
+            name: partial(made_later, extra, config) for name, extra in OWN.items() if extra.methods and extra.service
+        },
     )
+    for extra in chosen:
+        if extra.service:
+            extras[extra.name] = extra.load("service")(config, parts)
+    return parts
 
 
 def _fixed_measurements(
@@ -165,8 +149,7 @@ def _fixed_measurements(
     from hearth.attest.measure import manifest, sha256_of, sha256_of_bytes
 
     mine = [(str(path), path) for path in {*(each.absolute() for each in files), *read}]
-    for path in config.hcp.capability_paths:
-        mine += [(str(file), file) for file in (path.glob("*") if path.is_dir() else (path,)) if file.is_file()]
+    mine += [(str(path), path) for section in config.extras.values() for path in section.measured()]
     return {
         "python": platform.python_version(),
         "configuration": sha256_of_bytes(config.to_toml().encode()),
@@ -194,44 +177,6 @@ def _launcher(config: Config, audit: AuditSettings, files: Sequence[Path]) -> La
 def programs_file(log: Path) -> Path:
     """Return the path of the list of running programs, which the start after a crash reads."""
     return Path(f"{log}.programs")
-
-
-def _job_settings(hcp: HcpConfig) -> HcpConfig:
-    """Return [hcp] with `serve` decided. Raises ConfigError if jobs are configured and their packages are missing."""
-    asked = {"serve": hcp.serve, "capabilities": hcp.capabilities, "shipped": _chosen(hcp) and hcp.shipped}
-    if hcp.serve is not False:
-        for key in (key for key, value in asked.items() if value):
-            require(f"[hcp] {key}")
-    return evolve(hcp, serve=is_installed() if hcp.serve is None else hcp.serve)
-
-
-def _chosen(hcp: HcpConfig) -> bool:
-    """Return True if the configuration chooses among the shipped capabilities."""
-    return hcp.shipped != HcpConfig().shipped
-
-
-def _capabilities(hcp: HcpConfig, registry: ToolRegistry) -> CapabilitySet:
-    """Return the capabilities that jobs (HCP) may use; none if HCP is not served. Raises ConfigError."""
-    if not hcp.serve:
-        return CapabilitySet()
-    if not (hcp.capabilities or _chosen(hcp)):
-        # Only shipped capabilities, which are known to be valid: load them with the first job.
-        return CapabilitySet.later(partial(_load_capabilities, hcp, registry))
-    return _load_capabilities(hcp, registry)
-
-
-def _load_capabilities(hcp: HcpConfig, registry: ToolRegistry) -> CapabilitySet:
-    # Imported here: it takes a tenth of a second on a small board, which a daemon without jobs saves.
-    from hearth.hcp.library import load_capabilities
-
-    return load_capabilities(hcp.capabilities, shipped=hcp.shipped, registry=registry)
-
-
-def _meter(config: Config, board: Board, journal: Journal) -> EnergyMeter:
-    """Return the energy meter; without a driver if the energy of a call is configured, or is not to be measured."""
-    wanted = config.card.measure_energy and config.card.base_cost_joules is None
-    driver = board.drivers.get(SENSORS_BUS) if wanted else None
-    return EnergyMeter(cast("SensorDriver | None", driver), lambda: sum(journal.metrics.steps.values()))
 
 
 def audit_settings(config: Config) -> AuditSettings:
@@ -414,9 +359,6 @@ def _own(
     if profile is not None:
         yield "the board's profile", profile
     yield from config.named_files()
-    for path in config.hcp.capability_paths:
-        with suppress(OSError):  # the loader of the files reports a directory that cannot be listed
-            yield from (("capability files", file) for file in path.glob("*") if file.is_symlink())
     yield "agent cards", real(audit.path).parent / CARDS
 
 

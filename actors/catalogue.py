@@ -1,4 +1,4 @@
-"""The tool catalogue: the answers to tool.list, the capability flags, and the same for MCP.
+"""The tool catalogue: the answers to tool.list, the capability flags, and the same for the extra MCP.
 
 Everything here follows from the tool registry and a grant, and is built once per policy entry. It decides nothing:
 `admission` checks each submission against the grant.
@@ -10,36 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from hearth._version import __version__
-from hearth.mcp.card_tools import CARD_DEFINITIONS, usable
-from hearth.mcp.names import EXTENSIONS, PROTOCOL_VERSIONS, by_mcp_name
-from hearth.mcp.plan_tool import HALT_DEFINITION, PLAN_DEFINITION
-from hearth.mcp.tools import ToolView
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from hearth.policy.rules import Grant
     from hearth.tools import ToolRegistry
 
 
 class ToolCatalogue:
-    """The tool lists of every grant. Raises ConfigError if two tools have the same MCP name."""
+    """The tool lists of every grant."""
 
-    def __init__(
-        self,
-        registry: ToolRegistry,
-        *,
-        abilities: Callable[[], list[str]],
-        mcp_endpoints: Callable[[], list[dict[str, Any]]],
-        agent_card: Callable[[], Mapping[str, Any] | None],
-    ) -> None:
-        # A client that means one tool must not get the other, whichever of them its policy lets it see.
-        by_mcp_name(registry)
+    def __init__(self, registry: ToolRegistry, *, abilities: Callable[[], list[str]], mcp: Callable[[], Any]) -> None:
         self._registry = registry
         self._abilities = abilities
-        self._mcp_endpoints = mcp_endpoints
-        self._agent_card = agent_card
+        self._mcp_service = mcp
         self._tool_lists: dict[str, bytes] = {}
         self._mcp_tools: dict[str, tuple[int, bytes]] = {}
 
@@ -74,24 +58,13 @@ class ToolCatalogue:
 
     def mcp_info(self, grant: Grant) -> dict[str, Any]:
         """Return the mcp.info result."""
-        card = self._agent_card()
-        return {
-            "server": {"name": "hearth", "version": __version__},
-            "protocol_versions": list(PROTOCOL_VERSIONS),
-            "endpoints": self._mcp_endpoints(),
-            "tools": self._mcp(grant)[0],
-            "extensions": list(EXTENSIONS),
-            "card_tools": usable(grant),
-            "agent_card": None if card is None else dict(card),
-        }
+        info: dict[str, Any] = self._mcp_service().info(grant, self._mcp(grant)[0])
+        return info
 
     def _mcp(self, grant: Grant) -> tuple[int, bytes]:
         known = self._mcp_tools.get(grant.policy)
         if known is None:
-            names = usable(grant)
-            cards = [definition for definition in CARD_DEFINITIONS if definition["name"] in names]
-            tools = [HALT_DEFINITION, *ToolView(self._entries(grant)).definitions(), PLAN_DEFINITION, *cards]
-            known = self._mcp_tools[grant.policy] = (len(tools), orjson.dumps({"tools": tools}))
+            known = self._mcp_tools[grant.policy] = self._mcp_service().tools(self._entries(grant), grant)
         return known
 
     def _entries(self, grant: Grant) -> list[dict[str, Any]]:

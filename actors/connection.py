@@ -53,7 +53,7 @@ from hearth.actors.send_queue import HIGH_WATER, SendQueue
 from hearth.actors.transport import RECEIVE_SIZE, Carrier, PeerClosed, PeerGone, Unreadable
 from hearth.actors.turns import turns_of
 from hearth.errors import InternalError, InvalidRequest, MethodNotFound, QueueFull, RpcError
-from hearth.hcp import why_not_served
+from hearth.extras import OWN
 from hearth.policy.memory import CONNECTION_BYTES, SMALL, unlimited
 from hearth.protocol.framing import MAX_VALUES
 from hearth.protocol.jsonrpc import PIECE, dump_error, json_size, pieces
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from hearth.actors.metrics import Metrics
     from hearth.actors.session import Session
     from hearth.actors.turns import Turns
+    from hearth.errors import ConfigError
     from hearth.policy.memory import Account
     from hearth.policy.principal import Principal
     from hearth.protocol.methods import Params
@@ -86,6 +87,9 @@ WEIGHTY_AT_ONCE = 8
 """Calls of these methods in flight on one connection: a client that does not read costs at most so many answers."""
 LONGEST_ID = 26
 """Characters of a session's id: a longer text is looked at in detail."""
+LOADING = frozenset(method for extra in OWN.values() for method in extra.methods)
+"""Methods of extras that may have to be loaded first."""
+HCP = OWN["hcp"]
 HALTS = frozenset(("halt", "halt.status"))
 """Methods that wait for no bound, within twice the bounds: their answers cost memory too."""
 AHEAD = 2 * RECEIVE_SIZE
@@ -97,10 +101,16 @@ BATCH_BYTES = 16 << 20
 class Directory(Protocol):
     """The part of the runtime that connections use."""
 
-    @property
-    def job_server(self) -> JobServer | None:
-        """The receiver of jobs, or None if HCP is not served."""
+    def server(self, family: str) -> JobServer | None:
+        """Return the server of an extra for its family of methods, such as "hcp"; None if that is not served."""
         ...
+
+    def waits_for(self, method: str) -> bool:
+        """Return True if an extra that answers this method is not there yet."""
+        ...
+
+    def load_for(self, method: str, then: Callable[[ConfigError | None], None]) -> None:
+        """Load the extras that answer this method, and then call `then`, with the reason if that failed."""
 
     def open_session(self, principal: Principal, opening: SessionOpen, request: Request) -> Session:
         """Start a session, which answers `request`. Raises RpcError."""
@@ -427,23 +437,39 @@ class Connection:
             if call.method == "session.open":
                 self._open(call)
                 return
-            params = call.params
             if call.method.startswith("hcp."):
-                if self._directory.job_server is None:
-                    raise MethodNotFound(data={"method": call.method, "reason": why_not_served()})
+                server = self._directory.server(HCP.name)
+                if server is None:
+                    raise MethodNotFound(data={"method": call.method, "reason": HCP.why_not_served()})
                 request = ConnectionRequest(self, call, *read_params(call.method, call.params))
-                self._directory.job_server.call(self._principal, request, self.send_queue)
+                server.call(self._principal, request, self.send_queue)
                 return
-            # Check the session id first, and then the shape of the other params: the order of errors on the wire.
-            session_id = params.get("session_id")
-            if type(session_id) is not str or len(session_id) > LONGEST_ID:
-                session_id = read_session_id(params)
-            session = self._directory.find_session(session_id, self._principal.key)
-            request = ConnectionRequest(self, call, *read_params(call.method, call.params))
-            # A long one has taken time to parse, and takes more to check: in another turn.
-            (session.ask if weight <= SMALL else session.post)(request)
+            if call.method in LOADING and self._directory.waits_for(call.method):
+                self._directory.load_for(call.method, partial(self._loaded, call, weight))
+                return
+            self._to_session(call, weight)
         except RpcError as error:
             self.refuse(call, error)
+
+    def _loaded(self, call: Call, weight: int, failure: ConfigError | None) -> None:
+        try:
+            if failure is not None:
+                raise InternalError(data={"reason": str(failure)})
+            self._to_session(call, weight)
+        except RpcError as error:
+            self.refuse(call, error)
+
+    def _to_session(self, call: Call, weight: int) -> None:
+        """Pass a call to its session. Raises RpcError."""
+        params = call.params
+        # Check the session id first, and then the shape of the other params: the order of errors on the wire.
+        session_id = params.get("session_id")
+        if type(session_id) is not str or len(session_id) > LONGEST_ID:
+            session_id = read_session_id(params)
+        session = self._directory.find_session(session_id, self._principal.key)
+        request = ConnectionRequest(self, call, *read_params(call.method, params))
+        # A long one has taken time to parse, and takes more to check: in another turn.
+        (session.ask if weight <= SMALL else session.post)(request)
 
     def _not_here(self, what: str) -> RpcError:
         if isinstance(self._halts_only, QueueFull):
@@ -462,8 +488,9 @@ class Connection:
     def _receive_hcp(self, event: HcpDocument) -> None:
         """Pass an HCP message to the job server, which answers later."""
         self._in_flight += 1
-        if self._directory.job_server is None or self._halts_only is not None:
-            why = why_not_served() if self._halts_only is None else self._not_here("HCP").message
+        server = self._directory.server(HCP.name)
+        if server is None or self._halts_only is not None:
+            why = HCP.why_not_served() if self._halts_only is None else self._not_here("HCP").message
             self.settle(dump_error(None, InvalidRequest(data={"reason": why})), 0)
             return
         try:
@@ -471,7 +498,7 @@ class Connection:
         except QueueFull as error:
             self.settle(dump_error(None, error), 0)
             return
-        self._directory.job_server.receive(self._principal, ConnectionHcpRequest(self, event.value, weight))
+        server.receive(self._principal, ConnectionHcpRequest(self, event.value, weight))
 
     def _open(self, call: Call) -> None:
         opening, ignored = read_params(call.method, call.params)

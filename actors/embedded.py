@@ -18,22 +18,20 @@ import orjson
 import trio
 from attrs import define, evolve, field
 
+from hearth import extras
 from hearth._util.exceptions import unwrapped
-from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
 from hearth.actors.events import EventReader, HistoryEnd
 from hearth.actors.loop import ControlLoop, LoopSettings
 from hearth.actors.mailbox import Slot
 from hearth.actors.messages import CloseSession
 from hearth.actors.runtime import Runtime
-from hearth.actors.send_queue import SendQueue
 from hearth.client.events import Following, WholeFollowing
-from hearth.client.jobs import JobsClient
+from hearth.client.extension import Extended
 from hearth.client.session import ClientSession, SessionLink, TakeBack, require_trio, wrong_thread
 from hearth.config.model import Config
 from hearth.drivers.boards import Board
-from hearth.errors import CarrierError, InvalidParams, MethodNotFound, ParseError, RpcError, from_wire
-from hearth.hcp import why_not_served
+from hearth.errors import InvalidParams, MethodNotFound, ParseError, RpcError, from_wire
 from hearth.policy.memory import SMALL
 from hearth.policy.principal import embedded
 from hearth.policy.rules import DEFAULT, RIGHTS, Match, PolicyEntry
@@ -46,15 +44,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.bridges.hcp.lazy import JobStorage
-    from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.bus.loop_thread import LoopClock, LoopIO
     from hearth.actors.events import History
-    from hearth.actors.messages import EventSink, JobServer
+    from hearth.actors.messages import EventSink
     from hearth.actors.runtime import RuntimeParts
+    from hearth.actors.service import OpenSession
     from hearth.actors.session import Session
     from hearth.api import HaltStatus, TaskEvent
-    from hearth.client.job_stream import JobRouter
+    from hearth.client.extension import MessageLink
     from hearth.drivers.base import Style
     from hearth.loop import OnOverrun
     from hearth.policy.principal import Principal
@@ -274,21 +271,31 @@ class LocalObserving(Following["Mapping[str, Any]"]):
         self._follower.close()
 
 
-class EmbeddedRuntime(JobsClient):
+class EmbeddedRuntime(Extended):
     """A running runtime, in this process."""
 
-    def __init__(self, runtime: Runtime, principal: Principal, jobs: LocalJobs | None = None) -> None:
+    def __init__(self, runtime: Runtime, principal: Principal, background: trio.Nursery | None = None) -> None:
         self._runtime = runtime
         self._principal = principal
         self._thread = threading.get_ident()
-        self._jobs = jobs
-        """The client side of jobs; None for a runtime that takes no jobs from here."""
+        self._background = background
+        """Runs the connection for the messages of extras; None if they are not taken from here."""
+        self._link: MessageLink | None = None
 
-    def job_router(self) -> JobRouter:
-        """See JobsClient."""
-        if self._jobs is None:
+    def message_link(self) -> MessageLink:
+        """See Extended."""
+        if self._background is None:
             raise MethodNotFound("this runtime delegates no jobs")
-        return self._jobs.job_router
+        if self._link is not None:
+            return self._link
+        made = extras.local_link(self._runtime, self._principal)
+        if self._background.cancel_scope.cancel_called:
+            made.close()
+        else:
+            self._background.start_soon(made.run)
+        link: MessageLink = made
+        self._link = link
+        return link
 
     @property
     def audit_path(self) -> Path:
@@ -460,7 +467,7 @@ async def _running(
     board: str | os.PathLike[str] | Board, config: Config | None, style: Style | None
 ) -> AsyncIterator[EmbeddedRuntime]:
     parts = embedded_parts(board, config, style)
-    async with serve_parts(parts, open_all(parts)) as runtime:
+    async with serve_parts(open_all(parts)) as runtime:
         yield runtime
 
 
@@ -487,32 +494,27 @@ def embedded_parts(
     )
 
 
-def open_all(parts: RuntimeParts) -> JobStorage | None:
-    """Lock and repair the files of the last run, and open the job storage. Blocking. Raises ConfigError."""
+def open_all(parts: RuntimeParts) -> RuntimeParts:
+    """Lock and repair the files of the last run; return the parts. Blocking. Raises ConfigError."""
     for note in parts.open_records():
         log.warning("%s", note)
-    storage = open_job_storage(parts)
-    for note in () if storage is None else storage.notes:
-        log.warning("%s", note)
-    return storage
+    return parts
 
 
 @asynccontextmanager
-async def serve_parts(parts: RuntimeParts, storage: JobStorage | None) -> AsyncIterator[EmbeddedRuntime]:
-    """Run the parts of a runtime in this process; `storage` is what `open_all` returned for them."""
+async def serve_parts(parts: RuntimeParts) -> AsyncIterator[EmbeddedRuntime]:
+    """Run the parts of a runtime in this process, once `open_all` has opened them."""
     with ExitStack() as closed:
-        for owned in (storage, parts.launcher):
+        for owned in (*parts.extras.values(), parts.launcher):
             if owned is not None:
                 closed.enter_context(closing(owned))
         async with unwrapped() as body, Runtime(parts).serve() as runtime, trio.open_nursery() as nursery:
-            jobs = LocalJobs(runtime, embedded())
-            nursery.start_soon(jobs.run)
-            async with open_job_server(storage, runtime, job_sessions(runtime)), body.watched():
-                yield EmbeddedRuntime(runtime, embedded(), jobs)
+            async with runtime.serve_extras(job_sessions(runtime)), body.watched():
+                yield EmbeddedRuntime(runtime, embedded(), nursery)
             nursery.cancel_scope.cancel()
 
 
-# --- requests and HCP messages of this process
+# --- requests of this process
 
 
 @define(eq=False)
@@ -537,100 +539,6 @@ class LocalRequest:
     def error(self, error: RpcError) -> None:
         """See Request."""
         self.slot.fail(error)
-
-
-class LocalHcpRequest:
-    """An HCP message of this process, answered into a send queue. Implements `messages.HcpRequest`."""
-
-    __slots__ = ("_send_queue", "document")
-
-    def __init__(self, document: Mapping[str, Any], send_queue: SendQueue) -> None:
-        self.document = document
-        self._send_queue = send_queue
-
-    def check_time(self, *, moves: bool) -> None:
-        """See HcpRequest."""
-
-    def answer(self, line: bytes) -> None:
-        """See HcpRequest."""
-        self._send_queue.push(line)
-
-    def follow(self, message_log: History, from_seq: int) -> None:
-        """See HcpRequest."""
-        if not self._send_queue.gone:
-            self._send_queue.follow(message_log, from_seq)
-
-    def done(self) -> None:
-        """See HcpRequest."""
-
-
-# --- jobs of this process
-
-
-class LocalJobs:
-    """The jobs that a program of this process delegates. Implements `job_stream.JobLink`.
-
-    HCP messages go to the job server without a wire. The job server's messages wait in a send queue, as for a
-    connection; `run` takes them to the router of jobs. Documents are encoded and parsed in both directions, so that
-    later changes by the program have no effect. The router is imported with the first job.
-    """
-
-    def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime = runtime
-        self._principal = principal
-        self._send_queue = SendQueue()
-        self._jobs: JobRouter | None = None
-
-    @property
-    def job_router(self) -> JobRouter:
-        """The jobs that are followed here."""
-        if self._jobs is None:
-            from hearth.client.job_stream import JobRouter
-
-            self._jobs = JobRouter(self)
-            if self._send_queue.gone:
-                self._jobs.end(_ended)
-        return self._jobs
-
-    async def run(self) -> None:
-        """Pass the job server's messages to the router of jobs, until cancelled."""
-        try:
-            while lines := await self._send_queue.batch():
-                for line in lines:
-                    self.job_router.receive(orjson.loads(line))
-        finally:
-            self._send_queue.abandon()
-            if self._jobs is not None:
-                self._jobs.end(_ended)
-
-    def send_message(self, line: bytes) -> None:
-        """See JobLink."""
-        self._job_server().receive(self._principal, LocalHcpRequest(orjson.loads(line), self._send_queue))
-
-    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See JobLink."""
-        read, ignored = read_params(method, orjson.loads(dumps(params)))
-        request = LocalRequest(read, ignored=ignored)
-        self._job_server().call(self._principal, request, self._send_queue)
-        answer: Mapping[str, Any] = orjson.loads(orjson.dumps(await request.slot.get()))
-        return answer
-
-    def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """See JobLink."""
-        with suppress(RpcError):
-            self._job_server().call(self._principal, LocalRequest(METHODS[method](params)), self._send_queue)
-
-    def settled(self) -> None:
-        """Do nothing: the jobs end with the runtime. See JobLink."""
-
-    def _job_server(self) -> JobServer:
-        if self._runtime.job_server is None:
-            raise MethodNotFound(why_not_served("runtime"))
-        return self._runtime.job_server
-
-
-def _ended(when: str) -> CarrierError:
-    return CarrierError(f"the runtime ended {when}")
 
 
 def dumps(params: Mapping[str, Any]) -> bytes:

@@ -43,7 +43,6 @@ from attrs import define, field
 from hearth._util.ids import new_id
 from hearth._version import __version__
 from hearth.audit.record import timestamp
-from hearth.audit.verify import page
 from hearth.drivers.named import present
 from hearth.errors import AuditUnavailable, PermissionDenied
 from hearth.policy.memory import FEED_BYTES
@@ -486,6 +485,9 @@ class ObserveRequests:
             request.result({"ok": True})
 
     async def _read(self, request: Request, params: ObserveAudit) -> Callable[[], None]:
+        # Imported here: few ask for records.
+        from hearth.audit.verify import page
+
         read = partial(page, self._audit_path, params.from_seq, params.limit)
         try:
             found = await trio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=_AUDIT_READS)

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import field, frozen
 
+from hearth._util.threads import IMPORTING
 from hearth._version import __version__
 from hearth.actors.admission import DRY_RUN_RATE, Checks
 from hearth.actors.approval import Approvals
@@ -40,12 +41,10 @@ from hearth.actors.step import TaskServices
 from hearth.actors.supervisor import contain, keep_open
 from hearth.actors.task_registry import IdempotencyKeys, KeysFile
 from hearth.audit.record import timestamp
-from hearth.config.model import AskConfig, HcpConfig, TasksConfig
+from hearth.config.model import TasksConfig
 from hearth.drivers.profile import HaltSpec
-from hearth.errors import PermissionDenied, QueueFull, SessionInvalid, ShuttingDown, TaskNotFound
-from hearth.hcp.capability import CapabilitySet
-from hearth.mcp.card_tools import BY_NAME as CARD_TOOLS
-from hearth.mcp.names import endpoints
+from hearth.errors import ConfigError, PermissionDenied, QueueFull, SessionInvalid, ShuttingDown, TaskNotFound
+from hearth.extras import OWN
 from hearth.policy.change import compare
 from hearth.policy.memory import MemoryBudget
 from hearth.policy.principal import owns_process
@@ -62,21 +61,22 @@ from hearth.policy.rules import (
     strictest,
     too_often,
 )
+from hearth.policy.uses import BY_NAME as SERVED_TOOLS
 from hearth.protocol.known import known_by
 from hearth.protocol.methods import HaltNow
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 
-    from hearth.actors.agentcard import EnergyMeter
     from hearth.actors.attestation import Attestation
     from hearth.actors.journal import Journal
     from hearth.actors.messages import JobServer
     from hearth.audit.record import Head
+    from hearth.config.model import Config
     from hearth.drivers.boards import Board
     from hearth.drivers.programs import LauncherClient
+    from hearth.extras import Extra
     from hearth.policy.change import PolicyChange
     from hearth.policy.paths import PathGuard
     from hearth.policy.principal import Principal
@@ -151,6 +151,22 @@ async def _settle(bus: Bus) -> None:
 log = logging.getLogger("hearth.runtime")
 
 
+def made_later(extra: Extra, config: Config | None, parts: RuntimeParts) -> Any:
+    """Return the service of an extra at its first use, open. Blocking. Raises ConfigError."""
+    with IMPORTING:
+        service = extra.load("service")(config, parts)
+        service.ahead()
+    for note in service.open(parts):
+        log.warning("%s", note)
+    return service
+
+
+WITHOUT_SECTION: Mapping[str, Callable[[RuntimeParts], Any]] = {
+    extra.name: partial(made_later, extra, None) for extra in OWN.values() if extra.methods and not extra.section
+}
+"""The extras that answer methods and need no configuration."""
+
+
 @frozen(kw_only=True, eq=False)
 class RuntimeParts:
     """The parts of a runtime; `hearth.actors.build` makes them."""
@@ -179,21 +195,12 @@ class RuntimeParts:
     """Starts programs, if proc.exec is a tool; the caller of the runtime closes it."""
     audit_head: Callable[[], Head] | None = None
     """Returns seq and hash of the newest audit record, if there is a chain."""
-    agent_card: Callable[[Sequence[str], bool], Mapping[str, Any] | None] = lambda _listeners, _serves_mcp: None
-    """Returns the agent card of a machine that listens at these addresses, or None."""
-    open_card: Callable[[float], list[str]] = lambda _now: []
-    """Reads the card's file, at this time in epoch seconds; returns notes for a person."""
     attestation: Attestation | None = None
     """Answers attest.quote and attest.key; None: this runtime does not attest itself."""
-    energy: EnergyMeter | None = None
-    """Measures the energy of a call, if that is possible."""
-    ask: AskConfig = field(factory=AskConfig)
-    hcp: HcpConfig = field(factory=HcpConfig)
-    """`serve` is decided here: true or false, not None."""
-    capabilities: CapabilitySet = field(factory=CapabilitySet)
-    """The capabilities that jobs (HCP) may use."""
-    hcp_directory: Path | None = None
-    """The directory of the job store and of artifacts, or None."""
+    extras: Mapping[str, Any] = field(factory=dict)
+    """By name: the `service.Service` of each extra that is configured."""
+    later: Mapping[str, Callable[[RuntimeParts], Any]] = field(factory=lambda: {**WITHOUT_SECTION})
+    """By name: makes the service of an extra that waits for its first use."""
     sandbox: Mapping[str, Any] | None = None
     """The sandbox report for health; None for a process that does not confine itself."""
 
@@ -214,7 +221,8 @@ class RuntimeParts:
         notes = self.journal.open()
         now = self.clock()
         notes += self.keys_file.open(self.journal.found)
-        return [*notes, *self.latch.open(now), *self.outputs_file.open(now), *self.open_card(now)]
+        notes += [*self.latch.open(now), *self.outputs_file.open(now)]
+        return notes + [note for service in self.extras.values() for note in service.open(self)]
 
 
 class Runtime:
@@ -234,18 +242,15 @@ class Runtime:
         self._openings = Buckets(self._session_rate)
         self.listeners: list[str] = []
         """Addresses at which clients may connect, for health."""
-        self._policed: Mapping[str, Ranked] = {**parts.registry, **CARD_TOOLS}
+        self._policed: Mapping[str, Ranked] = {**parts.registry, **SERVED_TOOLS}
         self.reload: Callable[[bool], Awaitable[dict[str, Any]]] = _not_reloaded
         """Reads the configuration again, for policy.reload; returns its answer. Raises RpcError."""
-        self.job_server: JobServer | None = None
         self.lost_sockets: list[str] = []
         """For each Unix socket of the daemon whose file was removed: what that means."""
-        """The receiver of jobs (HCP), while it serves."""
-        self.uplink: Callable[[], Mapping[str, Any]] | None = None
-        """Returns the state of the uplink to a broker, if there is one."""
-        self.serves_mcp = False
-        """True if the HTTP listeners have /mcp, for mcp.info."""
+        self.extras: dict[str, Any] = {}
+        """By name: the `service.Service` of each extra that serves here."""
         self._nursery: trio.Nursery | None = None
+        self._outer: trio.Nursery | None = None
         self._policy_read_at = timestamp(parts.clock())
         self._policy_readings = 0
         self._run_id = f"{parts.clock():.6f}.{os.getpid()}"
@@ -253,6 +258,8 @@ class Runtime:
         self._one_ended = trio.Event()
         self._started = trio.Event()
         self._over = trio.Event()
+        for name, service in parts.extras.items():
+            self._add(name, service)
         self._timers = Timers(self._notify_timer)
         limits = parts.limits
         self.memory = MemoryBudget(limits.max_retained_bytes, limits.max_retained_total_bytes)
@@ -351,8 +358,7 @@ class Runtime:
             manifests=ToolCatalogue(
                 parts.registry,
                 abilities=self._abilities,
-                mcp_endpoints=lambda: endpoints(self.listeners, over_http=self.serves_mcp),
-                agent_card=self.agent_card,
+                mcp=partial(self.extra, "mcp"),
             ),
             halt=self.halt,
             plans=self.plans,
@@ -594,8 +600,8 @@ class Runtime:
         for session in self._sessions.values():
             session.post(StopTasks(self.halt.flag.ended()))
         self.approvals.halt()
-        if self.job_server is not None:
-            self.job_server.halt()
+        for service in self.extras.values():
+            service.halt()
 
     def _notify_timer(self, name: str) -> None:
         session = self._sessions.get(name)
@@ -653,22 +659,77 @@ class Runtime:
         if self.lost_sockets:
             # Not a part of `ok`: what runs goes on, and so does the heartbeat.
             health["sockets"] = {"ok": False, "reason": "; ".join(self.lost_sockets)}
-        if self.uplink is not None:
-            # Not a part of `ok`: a device without its broker works on, and its heartbeat goes on.
-            health["amqp"] = self.uplink()
+        for name, service in self.extras.items():
+            if (state := service.health()) is not None:
+                health[name] = state
         if self.parts.sandbox is not None:
             health["sandbox"] = self.parts.sandbox
         if outputs_file.failure is not None:
             health["outputs"] = {"ok": False, "reason": outputs_file.failure}
         return health
 
-    def agent_card(self) -> Mapping[str, Any] | None:
-        """Return the agent card, or None."""
-        return self.parts.agent_card(self.listeners, self.serves_mcp)
-
     def audit(self, event: str, **fields: Any) -> None:
         """Post an audit record without waiting for its receipt."""
         self.parts.journal.post({"event": event, **fields})
+
+    # --- extras -------------------------------------------------------------------------------------------------
+
+    def extra(self, name: str) -> Any:
+        """Return the service of an extra, or None. One that waits for its first use is made, which may block."""
+        if name not in self.extras and name in self.parts.later:
+            self._add(name, self.parts.later[name](self.parts))
+        return self.extras.get(name)
+
+    def server(self, family: str) -> JobServer | None:
+        """Return the server of an extra for its family of methods, such as "hcp", or None."""
+        service = self.extras.get(family)
+        server: JobServer | None = None if service is None else service.server
+        return server
+
+    def waits_for(self, method: str) -> bool:
+        """Return True if an extra that answers this method is not there yet; see `load_for`."""
+        return any(self._unmade(method))
+
+    def load_for(self, method: str, then: Callable[[ConfigError | None], None]) -> None:
+        """Make the extras that answer a method, in a thread; then call `then`, with the reason if that failed."""
+        if self._outer is None:
+            then(None)
+        else:
+            self._outer.start_soon(self._load_for, list(self._unmade(method)), then)
+
+    async def _load_for(self, names: Sequence[str], then: Callable[[ConfigError | None], None]) -> None:
+        try:
+            for name in names:
+                make = partial(self.parts.later[name], self.parts)
+                self._add(name, await trio.to_thread.run_sync(make, abandon_on_cancel=True))
+        except ConfigError as error:
+            log.error("%s", error)
+            then(error)
+        else:
+            then(None)
+
+    def _unmade(self, method: str) -> Iterator[str]:
+        """Yield the extras that answer a method and take a while to be made."""
+        for name in self.parts.later:
+            extra = OWN[name]
+            if method in extra.methods and name not in self.extras and (extra.section or not extra.imported):
+                yield name
+
+    def _add(self, name: str, service: Any) -> None:
+        # Two may have been made at the same time, one here and one in a thread: the first one serves.
+        if name not in self.extras:
+            self.extras[name] = service
+            service.runtime = self
+            if self._outer is not None:
+                self._outer.start_soon(service.run)
+
+    @asynccontextmanager
+    async def serve_extras(self, sessions: Callable[..., Any]) -> AsyncIterator[None]:
+        """Have the extras serve until the block ends; `sessions` is a `service.OpenSession` for this runtime."""
+        async with AsyncExitStack() as stack:
+            for service in list(self.extras.values()):
+                await stack.enter_async_context(service.serve(sessions))
+            yield
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -715,13 +776,14 @@ class Runtime:
                     outer.start_soon(self._timers.run)
                     outer.start_soon(self.refusals.run)
                     outer.start_soon(self.observer.run)
-                    if self.parts.energy is not None:
-                        outer.start_soon(self.parts.energy.run)
+                    self._outer = outer
+                    for service in self.extras.values():
+                        outer.start_soon(service.run)
                     async with trio.open_nursery() as sessions:
                         self._nursery = sessions
                         self._started.set()
                         await self._over.wait()
-                    self._nursery = None
+                    self._nursery = self._outer = None
                     await self.halt.end()
                     await settle_buses(self.buses)
                     # The last records, in this order: counted refusals, the stop, and the checkpoint that signs both.
@@ -732,7 +794,7 @@ class Runtime:
                     await journal.aclose()
                     outer.cancel_scope.cancel()
         finally:
-            self._nursery = None
+            self._nursery = self._outer = None
             await journal.aclose()
 
     async def end_sessions(self, until: float = math.inf) -> None:

@@ -71,9 +71,9 @@ from hearth.errors import (
     ShuttingDown,
     TaskNotFound,
 )
-from hearth.mcp.card_tools import BY_NAME as CARD_TOOLS
 from hearth.policy.memory import FEED_BYTES, SESSION_BYTES, text_bytes
 from hearth.policy.rules import PrincipalRates, RateLimits
+from hearth.policy.uses import BY_NAME as CARD_TOOLS
 from hearth.protocol.methods import (
     SUPPORTED,
     ApprovalParams,

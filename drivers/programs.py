@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth._util.python import python_module
 from hearth.drivers.base import BaseDriver
-from hearth.drivers.launcher import MOST_MESSAGE_BYTES, Settings, end_survivors, open_record
 from hearth.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hearth.config.exec import ExecTemplate
+    from hearth.drivers.launcher import Settings
     from hearth.drivers.sandbox.cage import Cage
     from hearth.drivers.sandbox.identity import ProcessIdentity
 
@@ -145,6 +145,8 @@ def _signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
+MOST_ANSWER_BYTES: Final = 200_000
+"""Bytes of a message of the launcher: the text of an error is the longest."""
 ANSWER_TIMEOUT: Final = 10.0
 """Seconds within which the launcher answers; it never waits."""
 END_TIMEOUT: Final = 3.0
@@ -171,6 +173,9 @@ class LauncherClient:
         with self._lock:
             if self._process is not None:
                 return
+            # Imported here, with all that confines programs: most runtimes start none.
+            from hearth.drivers.launcher import Settings, end_survivors, open_record
+
             record = open_record(self._record, make=True)
             assert record is not None, "it has been made"
             try:
@@ -224,7 +229,7 @@ class LauncherClient:
             raise _gone()
         message, descriptors = b"", list[int]()
         with contextlib.suppress(OSError):  # it has ended, or answers too late
-            message, descriptors, _, _ = socket.recv_fds(self._line, MOST_MESSAGE_BYTES, 3)
+            message, descriptors, _, _ = socket.recv_fds(self._line, MOST_ANSWER_BYTES, 3)
         if not message:
             # A later message would be taken for the answer to another request.
             self._line.close()
@@ -306,7 +311,7 @@ class Run:
     def outcome(self) -> dict[str, Any]:
         """Return its exit status, after `wait`. Raises DeviceError where the launcher has ended before it."""
         try:
-            message = self._control.recv(MOST_MESSAGE_BYTES)
+            message = self._control.recv(MOST_ANSWER_BYTES)
         except OSError:
             message = b""
         if not message:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
+from hearth.drivers.linux.machine import entries
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -111,15 +113,6 @@ def attributes(folder: Path) -> list[str]:
     """Return the attributes of a device, those of a kind in the order of their numbers. Raises OSError."""
     found = (entry.name for entry in folder.iterdir())
     return sorted(found, key=lambda name: (re.sub(r"\d+", "", name), len(name), name))
-
-
-def entries(folder: Path, pattern: str) -> list[Path]:
-    """Return the entries of `folder` that fit, in the order of the numbers in the names; none without the folder."""
-    try:
-        found = list(folder.glob(pattern))
-    except OSError:
-        return []  # it was removed while it was being listed
-    return sorted(found, key=lambda at: ([int(number[:18]) for number in re.findall("[0-9]+", at.name)], at.name))
 
 
 def read(path: Path) -> str:

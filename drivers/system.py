@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hearth.drivers.base import BaseDriver
-from hearth.drivers.linux.machine import text_of
-from hearth.drivers.sysfs import entries
+from hearth.drivers.linux.machine import entries, text_of
 from hearth.errors import DeviceError
 
 if TYPE_CHECKING:

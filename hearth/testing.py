@@ -30,7 +30,8 @@ from hearth._util import threads
 from hearth._util.exceptions import sole
 from hearth.actors.bridges.hcp.store.queries import JobStoreError
 from hearth.actors.build import build_parts
-from hearth.actors.embedded import EmbeddedRuntime, LocalJobs, open_all, serve_parts
+from hearth.actors.embedded import EmbeddedRuntime, open_all, serve_parts
+from hearth.client.jobs import JobsClient
 from hearth.config.model import AuditConfig, Config
 from hearth.drivers.base import Style
 from hearth.drivers.boards import Board, load_profile, open_board
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 
     from hearth.actors.bridges.hcp.store import JobStore
     from hearth.actors.runtime import RuntimeParts
-    from hearth.api import JobEvent, JobResult
     from hearth.client.job_handle import ClientJob
+    from hearth.hcp.api import JobEvent, JobResult
     from hearth.hcp.capability import Capability
     from hearth.tools import Args, StepContext, Tool
 
@@ -234,32 +235,32 @@ class _TestRun:
         """Run one life of a runtime; return None if it was killed. The disk is then copied to `after_crash`."""
         self._lives.append({})
         parts = self._parts(place)
-        (name,) = parts.capabilities
-        storage = open_all(parts)
-        assert storage is not None
+        (name,) = parts.extras["hcp"].capabilities
+        storage = open_all(parts).extras["hcp"].storage
         self._watch(storage.open(parts.clock()).job_store, place, after_crash)
         run = None
-        async with serve_parts(parts, storage) as runtime, trio.open_nursery() as nursery:
+        async with serve_parts(parts) as runtime, trio.open_nursery() as nursery:
             begin()
             nursery.start_soon(self._person, runtime)
+            jobs = JobsClient(runtime)
             with trio.CancelScope() as self._life:
-                ended = await self._job(runtime, name)
-                run = await self._outcome(runtime, ended, trio.current_time() - self._submitted)
+                ended = await self._job(jobs, name)
+                run = await self._outcome(jobs, ended, trio.current_time() - self._submitted)
             nursery.cancel_scope.cancel()
         return run
 
-    async def _job(self, runtime: EmbeddedRuntime, name: str) -> JobResult:
+    async def _job(self, jobs: JobsClient, name: str) -> JobResult:
         """Submit the job, or resume the one that the crash ended, and wait for its end."""
         context = None
         if self._killed:
-            (crashed,) = await runtime.jobs()
-            ended = await (await runtime.attach_job(crashed["session_id"])).wait()
+            (crashed,) = await jobs.jobs()
+            ended = await (await jobs.attach_job(crashed["session_id"])).wait()
             if ended.details is None or ended.details.last_checkpoint is None:
                 return ended
             context = {"last_checkpoint": ended.details.last_checkpoint}
         self._submitted = min(self._submitted, trio.current_time())
         self._asked.set()
-        job = await runtime.delegate(name, "a test", self._inputs, context=context)
+        job = await jobs.delegate(name, "a test", self._inputs, context=context)
         self._asked = trio.Event()
         async with trio.open_nursery() as following:
             following.start_soon(self._follow, job)
@@ -269,7 +270,8 @@ class _TestRun:
 
     def _parts(self, place: Path) -> RuntimeParts:
         audit = AuditConfig(path=place / "audit.log", reserve_bytes=0)
-        config = evolve(self._config, audit=audit, policy=(), hcp=evolve(self._config.hcp, capabilities=(), shipped=()))
+        jobs = evolve(self._config.hcp, capabilities=(), shipped=())
+        config = evolve(self._config, audit=audit, policy=(), extras={**self._config.extras, "hcp": jobs})
         parts = build_parts(
             config, default_policy=_POLICY, board=self._board, clock=lambda: NEW_YEAR + trio.current_time()
         )
@@ -279,7 +281,8 @@ class _TestRun:
                 # Run the driver in the loop: the clock would have to wait for its thread, in real time.
                 driver.style = Style.ASYNC
         tools = ToolRegistry([self._noting(tool) for tool in parts.registry.values()])
-        return evolve(parts, registry=tools, capabilities=CapabilitySet([_declared(self._function, tools)]))
+        parts.extras["hcp"].capabilities = CapabilitySet([_declared(self._function, tools)])
+        return evolve(parts, registry=tools)
 
     def _noting(self, tool: Tool) -> Tool:
         """Return the tool, recording each step, and failing once hearth was killed."""
@@ -339,10 +342,8 @@ class _TestRun:
     async def _person(self, runtime: EmbeddedRuntime) -> None:
         """Answer the questions to a person, as another principal: a caller cannot approve its own jobs."""
         principal = from_token("the person of hearth.testing")
-        jobs = LocalJobs(runtime._runtime, principal)
-        person = EmbeddedRuntime(runtime._runtime, principal, jobs)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(jobs.run)
+            person = JobsClient(EmbeddedRuntime(runtime._runtime, principal, nursery))
             while True:
                 await self._asked.wait()
                 for question in await person.pending_approvals():
@@ -351,8 +352,8 @@ class _TestRun:
                     await person.decide(question["approval_id"], approve=yes)
                 await trio.sleep(0.1)
 
-    async def _outcome(self, runtime: EmbeddedRuntime, ended: JobResult, duration_s: float) -> CapabilityRun:
-        files = {one.uri.rpartition("/")[2]: await runtime.artifact(one.uri) for one in ended.artifacts}
+    async def _outcome(self, jobs: JobsClient, ended: JobResult, duration_s: float) -> CapabilityRun:
+        files = {one.uri.rpartition("/")[2]: await jobs.artifact(one.uri) for one in ended.artifacts}
         first, *later = self._lives
         return CapabilityRun(
             state=cast("Any", ended.state),

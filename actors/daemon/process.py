@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import threading
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import orjson
 import trio
 
+from hearth.actors.listeners.accept import MOST_HALTING, RESERVED
 from hearth.audit.record import timestamp
 from hearth.config.model import halt_socket
 from hearth.errors import ConfigError
@@ -406,3 +408,30 @@ def _activated(descriptor: int) -> socket.socket:
         raise ConfigError("LISTEN_FDS: the socket has no path in the file system; use ListenStream=/path")
     passed.setblocking(False)
     return passed
+
+
+# --- descriptors ------------------------------------------------------------------------------------------------------
+
+OWN_DESCRIPTORS = 64
+"""Descriptors that the daemon itself may need: devices, roots of the path guard, the audit log, Trio's."""
+
+
+def allow_descriptors(connections: int) -> int:
+    """Raise the limit of descriptors to the number that the connections need: a shell or systemd grants 1,024.
+
+    Return the number of connections that it allows, which may be lower.
+    """
+    others = RESERVED + OWN_DESCRIPTORS + MOST_HALTING
+    wanted = connections + others
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    most = max(1, allowed - others)
+    if most < connections:
+        log.warning(
+            "only %d descriptors are allowed: max_connections is %d, not %d as in [limits]; raise LimitNOFILE= to %d",
+            allowed, most, connections, wanted,
+        )  # fmt: skip
+    return min(most, connections)

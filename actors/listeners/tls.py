@@ -14,7 +14,7 @@ import re
 import ssl
 import time
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import trio
 from attrs import define, field
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
-    from hearth.actors.listeners.accept import ConnectionHandler
+    from hearth.actors.listeners.accept import ConnectionHandler, Listener
+    from hearth.actors.service import Opening
+    from hearth.config.model import Config
     from hearth.policy.principal import Principal
 
 # --- certificates -----------------------------------------------------------------------------------------------------
@@ -460,3 +462,34 @@ def _why(error: trio.BrokenResourceError) -> str:
         return f"it refused the daemon with the TLS alert {about.replace('_', ' ').lower()!r}"
     # Without a reason OpenSSL could not decode the data.
     return _REASONS.get(reason, f"the TLS handshake failed: {reason.replace('_', ' ').lower() or 'unreadable'}")
+
+
+# --- the listener of [tls], and the certificates of all sections
+
+
+def certificates_of(name: str, section: Any) -> Certificates | None:
+    """Return the certificates of a section, if it has some. Reads files, binds nothing. Raises ConfigError."""
+    if section.listen is None or section.cert is None or section.key is None:
+        return None
+    client: Client = "required" if name == "tls" else "none" if section.client_ca is None else "optional"
+    return Certificates(name, section.cert, section.key, section.client_ca, client=client)
+
+
+def check(name: str, config: Config, _parts: object) -> Iterator[tuple[str, str]]:
+    """Check the certificates of a listener. See Extra."""
+    certificates = certificates_of(name, getattr(config, name))
+    yield from (("warning", line) for line in ([] if certificates is None else certificates.warnings()))
+
+
+def open_tls(opening: Opening) -> Listener:
+    """Open the listener of [tls]. See Extra."""
+    from hearth.actors.listeners.tcp import TcpListener, bind
+
+    section, limits = opening.config.tls, opening.config.limits
+    certificates = certificates_of("tls", section)
+    assert certificates is not None, "[tls] has all of its keys or none"
+    handshaker = TlsHandshake(
+        certificates, handshake_timeout=limits.handshake_timeout_s, send_timeout=limits.send_timeout_s
+    )
+    listening = bind("tls", section.listen)
+    return TcpListener(listening, handshaker, certificates, send_timeout=limits.send_timeout_s, report=opening.report)

@@ -27,7 +27,7 @@ from hearth.actors.listeners.accept import (
     no_certificate,
     values,
 )
-from hearth.actors.listeners.tls import certificate_of, handshake
+from hearth.actors.listeners.tls import certificate_of, certificates_of, handshake
 from hearth.actors.listeners.websocket_stream import SLACK, TOO_BIG, KeepAliveTimer, RateMeter, Wire
 from hearth.actors.transport import PeerClosed, PeerGone, Unreadable
 from hearth.policy.principal import from_loopback
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
     from trio_websocket import WebSocketConnection, WebSocketRequest
 
-    from hearth.actors.listeners.accept import Certificate, ConnectionHandler
+    from hearth.actors.listeners.accept import Certificate, ConnectionHandler, Listener
     from hearth.actors.listeners.tls import Certificates
+    from hearth.actors.service import Opening
     from hearth.policy.principal import Principal, Tokens
 
 log = logging.getLogger("hearth.websocket")
@@ -323,4 +324,36 @@ def caller(
         partial(from_loopback, connected),
         offered=[entry[len(BEARER) :] for entry in request.proposed_subprotocols if entry.startswith(BEARER)],
         behind_proxy=behind_proxy,
+    )
+
+
+# --- the listener of [websocket]
+
+
+def open_websocket(opening: Opening) -> Listener:
+    """Open the listener of [websocket]. See Extra."""
+    from hearth.actors.listeners.tcp import TcpListener, bind
+
+    section = opening.config.websocket
+    certificates = certificates_of("websocket", section)
+    handshaker = handshaker_of(
+        opening, certificates, origins=frozenset(section.origins), behind_proxy=section.plaintext
+    )
+    listening = bind("websocket", section.listen)
+    send_timeout = opening.config.limits.send_timeout_s
+    return TcpListener(listening, handshaker, certificates, send_timeout=send_timeout, report=opening.report)
+
+
+def handshaker_of(opening: Opening, certificates: Certificates | None, **more: Any) -> WebSocketHandshake:
+    """Return a handshake with the limits and the ping times of a configuration."""
+    section, limits = opening.config.websocket, opening.config.limits
+    return WebSocketHandshake(
+        certificates=certificates,
+        tokens=opening.policy.tokens,
+        max_document_bytes=limits.max_document_bytes,
+        handshake_timeout=limits.handshake_timeout_s,
+        send_timeout=limits.send_timeout_s,
+        ping_interval=section.ping_interval_s,
+        ping_timeout=section.ping_timeout_s,
+        **more,
     )

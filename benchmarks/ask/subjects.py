@@ -10,7 +10,7 @@ from attrs import define, field
 from benchmarks.ask.tasks import TASKS, Task
 from hearth.ask.backends import ModelTurn, ToolCall, model_for
 from hearth.ask.transcript import RecordedModel, read_transcript
-from hearth.config.model import AskConfig
+from hearth.config.ask import AskConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,15 +15,20 @@ from attrs import evolve
 
 from hearth._util.files import read_file
 from hearth._util.toml import parse_toml, show
-from hearth.drivers.boards.interlocks import check_halt, parse_halt, parse_interlock
 from hearth.drivers.kinds import entries_of, kinds_of
-from hearth.drivers.profile import Condition as Condition, InterlockSpec as InterlockSpec, Profile, Undriven as Undriven
+from hearth.drivers.profile import (
+    Condition as Condition,
+    HaltSpec,
+    InterlockSpec as InterlockSpec,
+    Profile,
+    Undriven as Undriven,
+)
 from hearth.errors import ConfigError
 from hearth.fields import Fault, Flag, Text
 from hearth.tables import STRINGS, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from hearth.drivers.kind import BusKind, Specs
 
@@ -84,7 +89,7 @@ def parse_profile(content: Mapping[str, object], source: str, folder: Path = Pat
     top = Table(content, "", faults)
     kinds = kinds_of(content)
     tools, discover = top.table("tools", required=False), top.table("discover", required=False)
-    interlocks, halt_table = top.tables("interlock"), top.table("halt", required=False)
+    interlocks, halt_table = [*top.tables("interlock")], top.table("halt", required=False)
     profile = Profile(
         name=top.take("name", _TEXT),
         description=top.take("description", _TEXT),
@@ -99,15 +104,28 @@ def parse_profile(content: Mapping[str, object], source: str, folder: Path = Pat
         _check_profile(top, profile)
     # A stop sequence may name signals of a file beside the profile.
     whole = evolve(profile, specs=_beside(profile.specs, folder)) if top.ok else None
-    locks = [(table, lock) for table in interlocks if (lock := parse_interlock(table, whole)) is not None]
-    halt = parse_halt(halt_table, whole)
-    for table, lock in locks:
-        check_halt(table, lock, halt)
+    locks, halt = _interlocks(interlocks, halt_table, whole)
     top.done()
     if faults:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
-    found = tuple(lock for _, lock in locks)
-    return evolve(profile, interlocks=found, halt=halt, specs=_leaned_on(profile.specs, kinds, found))
+    return evolve(profile, interlocks=locks, halt=halt, specs=_leaned_on(profile.specs, kinds, locks))
+
+
+def _interlocks(
+    interlocks: Sequence[Table], halt_table: Table, profile: Profile | None
+) -> tuple[tuple[InterlockSpec, ...], HaltSpec]:
+    """Read `[[interlock]]` and `[halt]`."""
+    if not interlocks and not halt_table.content:
+        halt_table.done()
+        return (), HaltSpec()
+    # Imported here: many boards have neither.
+    from hearth.drivers.boards.interlocks import check_halt, parse_halt, parse_interlock
+
+    locks = [(table, lock) for table in interlocks if (lock := parse_interlock(table, profile)) is not None]
+    halt = parse_halt(halt_table, profile)
+    for table, lock in locks:
+        check_halt(table, lock, halt)
+    return tuple(lock for _, lock in locks), halt
 
 
 def _specs(top: Table, kinds: Iterable[BusKind]) -> Specs:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from hearth.drivers import sysfs
 from hearth.drivers.iio.driver import SLICE_S, Captured, CaptureRequest, ScanType, layout, scaled
+from hearth.drivers.linux.machine import entries
 from hearth.errors import DeviceError, ResourceBusy
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _set_channels(stack: ExitStack, device: SensorDevice, wanted: Sequence[str])
     if "in_timestamp" in wanted and not (scans / "in_timestamp_en").exists():
         raise _error(device, "its samples have no timestamp; leave `timestamps` out", "ENOTSUP")
     # The others first: some devices have no two channels at once.
-    for enable in sorted(sysfs.entries(scans, "*_en"), key=lambda path: path.name.removesuffix("_en") in wanted):
+    for enable in sorted(entries(scans, "*_en"), key=lambda path: path.name.removesuffix("_en") in wanted):
         _set(stack, device, enable, "1" if enable.name.removesuffix("_en") in wanted else "0")
 
 
@@ -234,7 +235,7 @@ def _set_rate(stack: ExitStack, device: SensorDevice, own: Sequence[Path | None]
 def _sharing(at: Path, trigger: str | None) -> list[Path]:
     """Return the other devices that capture by a trigger now."""
     devices = sysfs.linked(at / "subsystem")
-    others = [] if devices is None else [sysfs.real(one) for one in sysfs.entries(devices / "devices", "iio:device*")]
+    others = [] if devices is None else [sysfs.real(one) for one in entries(devices / "devices", "iio:device*")]
     return [
         other
         for other in others

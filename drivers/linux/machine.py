@@ -97,6 +97,15 @@ def numbered(directory: Path, pattern: str) -> list[Path]:
     return sorted(directory.glob(pattern), key=key)
 
 
+def entries(folder: Path, pattern: str) -> list[Path]:
+    """Return the entries of `folder` that fit, in the order of the numbers in the names; none without the folder."""
+    try:
+        found = list(folder.glob(pattern))
+    except OSError:
+        return []  # it was removed while it was being listed
+    return sorted(found, key=lambda at: ([int(number[:18]) for number in re.findall("[0-9]+", at.name)], at.name))
+
+
 def origin_of(device: Path, machine: Machine) -> DeviceOrigin:
     """Walk from a device up to the root of the device tree."""
     above: list[str] = []

@@ -50,7 +50,7 @@ from hearth.drivers.modbus.codec import (
     write_request,
 )
 from hearth.drivers.modbus.driver import BROADCAST, ModbusDevice, device_of
-from hearth.drivers.modbus.tcp import TcpPort
+from hearth.drivers.modbus.network import TcpPort
 from hearth.drivers.serial_port.settings import write_timeout_s
 from hearth.errors import DeviceError, Effect, TimedOut
 

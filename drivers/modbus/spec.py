@@ -108,7 +108,7 @@ class ModbusSpec:
 
         port: FdUart
         if self.driver == "tcp":
-            from hearth.drivers.modbus.tcp import TcpPort
+            from hearth.drivers.modbus.network import TcpPort
 
             assert self.host is not None, "parse_modbus asks for it"
             port = TcpPort(self.line, self.host, self.tcp_port)

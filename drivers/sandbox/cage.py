@@ -75,7 +75,7 @@ def cages(config: Config, places: Places, files: Sequence[Path] = ()) -> dict[st
 
     Raises ConfigError for a program that could access the daemon's files.
     """
-    keys = [section.key for section in (config.tls, config.websocket, config.http) if section.key is not None]
+    keys = [path for what, path in config.named_files() if what.endswith("] key")]
     own = {os.path.realpath(path) for path in (*places.private, *files, *keys)}
     # Python may have been started in any directory: modules beside our own are not to be read there.
     python = [path for path in interpreter() if not any(_contains(str(path), one) for one in own)]

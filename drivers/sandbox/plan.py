@@ -6,7 +6,6 @@ because a rule of the kernel's refers to a file that exists now.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import site
@@ -15,7 +14,6 @@ import struct
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from hearth.config.model import Config
-    from hearth.drivers.linux.survey import DeviceNode, Sockets
+    from hearth.drivers.linux.survey import DeviceNode
     from hearth.drivers.profile import Profile
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -228,7 +226,7 @@ def make_plan(
         "hearthd runs as root and stays it; set [sandbox] user, or start it as a user that has the buses' groups"
     ]  # fmt: skip
     signals = "proc.signal" in tools and bool(config.tools.signal)
-    tcp = {**dict(_tcp_ports(profile)), **dict(_model_port(config)), **dict(_broker_port(config))}
+    tcp = dict(_tcp_ports(config, profile))
     reason = ", ".join(dict.fromkeys(tcp.values()))
     connect = "[sandbox] network" if config.sandbox.network else _tpm_socket(config) or names_from_daemons()
     return SandboxPlan(
@@ -286,18 +284,9 @@ def _read_again(path: Path, why: str) -> Iterator[PathGrant]:
 
 
 def _configured(config: Config, tools: Collection[str]) -> Iterator[PathGrant]:
-    for name, section in (("tls", config.tls), ("websocket", config.websocket), ("http", config.http)):
-        for key in ("cert", "key", "client_ca"):
-            path = getattr(section, key)
-            if section.listen is not None and path is not None:
-                yield from _read_again(path, f"[{name}] {key}")
-    if config.amqp.url is not None:
-        broker = config.amqp.broker()
-        for key in ("ca", "cert", "key", "password_file"):
-            if (path := getattr(broker, key)) is not None:
-                yield from _read_again(path, f"[amqp] {key}")
-    if config.ask.model is not None and config.ask.api_key_file is not None:
-        yield PathGrant(config.ask.api_key_file, "read", "[ask] api_key_file")
+    for section in config.extras.values():
+        for path, why, again in section.reads():
+            yield from _read_again(path, why) if again else (PathGrant(path, "read", why),)
     for path in config.files.read:
         yield PathGrant(path, "read", "[files] read", asked=True)
     for path in config.files.write:
@@ -319,48 +308,25 @@ def _families(
 ) -> Iterator[tuple[str, str]]:
     if connect is not None:
         yield "unix", connect
-    yield from ((one.family, one.why) for one in _sockets(profile) if one.port is None)
+    yield from ((family, why) for family, why, port in _sockets(config, profile) if port is None)
     if config.sandbox.network:
         yield "inet", "[sandbox] network"
-    if config.amqp.url is not None and not _is_address(config.amqp.broker().host):
-        yield "inet", "[amqp] url: the broker's name is looked up"
     if config.sandbox.network or "sys.network" in tools:
         yield "inet-dgram", "sys.network asks the kernel for its interfaces through one"
         yield "netlink:route", "sys.network asks the kernel for its addresses"
-    if config.websocket.listen is not None or config.http.listen is not None:
-        yield "netlink:sock_diag", "the user at the other end of a loopback connection"
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+def _tcp_ports(config: Config, profile: Profile) -> Iterator[tuple[int, str]]:
+    yield from ((port, why) for _, why, port in _sockets(config, profile) if port is not None)
 
 
-def _tcp_ports(profile: Profile) -> Iterator[tuple[int, str]]:
-    yield from ((one.port, one.why) for one in _sockets(profile) if one.port is not None)
-
-
-def _sockets(profile: Profile) -> Iterator[Sockets]:
-    """Yield the sockets that the buses of a profile need."""
+def _sockets(config: Config, profile: Profile) -> Iterator[tuple[str, str, int | None]]:
+    """Yield the sockets that the buses of a profile and the extras need: family, reason, and TCP port to dial."""
     for kind in kinds_of(profile.specs):
         if specs := profile.of(kind.name):
             yield from kind.machine().sockets(specs)
-
-
-def _model_port(config: Config) -> Iterator[tuple[int, str]]:
-    """Yield the port of the model that jobs may ask."""
-    if config.ask.model is not None and config.hcp.serve is not False:
-        url = urlsplit(config.ask.base_url or "https:")
-        yield url.port or (80 if url.scheme == "http" else 443), "[ask] base_url, for job.plan"
-
-
-def _broker_port(config: Config) -> Iterator[tuple[int, str]]:
-    """Yield the port of the broker."""
-    if config.amqp.url is not None:
-        yield config.amqp.broker().port, "[amqp] url"
+    for section in config.extras.values():
+        yield from section.sockets(config)
 
 
 def _capabilities(tools: Collection[str]) -> Iterator[str]:

@@ -22,8 +22,8 @@ from hearth.tools import CARD_NAMESPACE, RISK_NAMES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from hearth.config.card import CardConfig
     from hearth.config.listen import HttpConfig
-    from hearth.config.model import CardConfig
     from hearth.tools import Tool
 
 MOST_SENTENCES = 3

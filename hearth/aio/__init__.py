@@ -20,6 +20,7 @@ from hearth._util.portal import EventsFace, Face, OwningFace, Portal
 from hearth.client.connection import Client as TrioClient, connect as trio_connect
 from hearth.client.jobs import JobsClient
 from hearth.client.session import ClientSession, WithNamespaces
+from hearth.hcp import api as hcp_api
 
 if TYPE_CHECKING:
     import os
@@ -240,7 +241,7 @@ class Loop(Face["ControlLoop"]):
         await _wait(self._end())
 
 
-class Job(Face[api.JobHandle]):
+class Job(Face[hcp_api.JobHandle]):
     """A submitted and accepted job. Implements `hearth.JobHandle`."""
 
     @property
@@ -263,12 +264,12 @@ class Job(Face[api.JobHandle]):
         """See hearth.JobHandle."""
         return self._inner.last_processed_sequence
 
-    def events(self, *, from_sequence: int | None = None) -> Events[api.JobEvent]:
+    def events(self, *, from_sequence: int | None = None) -> Events[hcp_api.JobEvent]:
         """See hearth.JobHandle."""
         return Events(self, partial(self._inner.events, from_sequence=from_sequence))
 
-    wait = _awaited(api.JobHandle.wait)
-    abort = _awaited(api.JobHandle.abort)
+    wait = _awaited(hcp_api.JobHandle.wait)
+    abort = _awaited(hcp_api.JobHandle.abort)
 
 
 # --- connections and runtimes ---------------------------------------------------------------------------------------

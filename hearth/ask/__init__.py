@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hearth.errors import ConfigError, HearthError
 
 if TYPE_CHECKING:
-    from hearth.config.model import AskConfig
+    from hearth.config.ask import AskConfig
 
 
 class ModelError(HearthError):

@@ -28,7 +28,7 @@ from hearth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from hearth.config.model import AskConfig
+    from hearth.config.ask import AskConfig
 
 MOST_TEXT: Final = 64 << 10
 """Characters of a model's text in one turn."""

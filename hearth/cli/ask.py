@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth.ask.backends import Model
-    from hearth.config.model import AskConfig
+    from hearth.config.ask import AskConfig
 
 
 SENT: Final = """\
@@ -163,7 +163,7 @@ async def replayed(options: Options, records: Sequence[Mapping[str, Any]], board
         raise ConfigError(
             f"--board {parts.board.name}: it drives hardware ({real}), and a replay runs on a simulated board alone"
         )
-    async with serve_parts(parts, open_all(parts)) as runtime:
+    async with serve_parts(open_all(parts)) as runtime:
         model = RecordedModel.of(records)
         asking = Asking(quiet, runtime.open_session, model, transcript, verdicts=list(verdicts))
         start = records[0]

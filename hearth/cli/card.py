@@ -1,6 +1,6 @@
 """`hearth card show|validate|fetch`: the daemon's own AgentCard, and the cards of other agents.
 
-This module owns the commands and the printed text. `hearth.agentcard` validates cards, and `hearth.transport.card`
+This module owns the commands and the printed text. `hearth.agentcard` validates cards, and `hearth.agentcard.fetch`
 fetches and caches them. The claims of a card are only shown: no command acts on them.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.agentcard.document import Finding
+    from hearth.agentcard.fetch import Fetched
     from hearth.agentcard.signature import CardSignature
-    from hearth.transport.card import Fetched
 
 MAX_FILE = 16 << 20
 """Limit of a file to validate, in bytes."""
@@ -93,7 +93,7 @@ def fetch(options: Options, url: str, **how: Any) -> int:
     claims of a card are not verified: do not trust an agent because of its card.
     """
     try:
-        from hearth.transport import card as fetching
+        from hearth.agentcard import fetch as fetching
     except ModuleNotFoundError as error:
         raise ConfigError(f"`hearth card fetch` needs {error.name}; pip install 'hearthd[http]'") from None
     asked = fetching.card_url(url, insecure_http=how["insecure_http"])
@@ -123,7 +123,7 @@ async def _fetched(
     url: str, *, ca: Path | None, insecure_http: bool, refresh: bool, cache: Path | None, **_more: object
 ) -> Fetched:
     """Return the card from the cache if it is fresh, else from its server; a valid one is then cached."""
-    from hearth.transport.card import CardCache, default_directory, examine, fetch_card
+    from hearth.agentcard.fetch import CardCache, default_directory, examine, fetch_card
 
     directory = cache or default_directory(os.environ)
     kept = CardCache(directory) if directory is not None else None

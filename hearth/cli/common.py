@@ -29,10 +29,10 @@ import orjson
 import trio
 from attrs import frozen
 
+from hearth import Client, connect
 from hearth._util.exceptions import unwrapped
 from hearth._util.text import clean as clean
 from hearth._version import __version__
-from hearth.client.connection import Client, connect
 from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams, RpcError, ToolNotFound
 from hearth.transport.address import looked_up, named
 

@@ -33,9 +33,9 @@ from hearth.hcp.messages import Event, MessageError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from hearth.api import JobResult
-    from hearth.client.connection import Client
+    from hearth import Client
     from hearth.client.job_handle import ClientJob
+    from hearth.hcp.api import JobResult
     from hearth.hcp.messages import Message
 
 LONGEST_NAME = 64

@@ -52,7 +52,8 @@ async def embed(board: str, directory: Path, offers: Sequence[Provider]) -> None
 @asynccontextmanager
 async def _runtime(board: str, directory: Path) -> AsyncIterator[SessionFactory]:
     from hearth.actors.embedded import open_runtime
-    from hearth.config.model import AuditConfig, Config, HcpConfig
+    from hearth.config.hcp import HcpConfig
+    from hearth.config.model import AuditConfig, Config
 
     log = directory / "audit.log"
     # A client of MCP cannot delegate jobs.

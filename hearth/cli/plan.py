@@ -23,8 +23,8 @@ from hearth.hcp import is_installed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hearth import Client
     from hearth.api import Plan, PlanSummary
-    from hearth.client.connection import Client
     from hearth.client.session import ClientSession
     from hearth.errors import RpcError
 

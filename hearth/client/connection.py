@@ -1,4 +1,4 @@
-"""The Trio client: the Session interface over a carrier, and jobs (HCP) over the same connection.
+"""The Trio client: the Session interface over a carrier, and the messages of extras over the same connection.
 
 It owns one connection with two background tasks. The reader gives each reply to its request and each event to its
 followers. The writer sends whole lines, so that a request whose caller is cancelled never leaves half a line on the
@@ -22,7 +22,7 @@ from hearth._util.exceptions import unwrapped
 from hearth.api import TERMINAL, TaskEvent
 from hearth.client import halting
 from hearth.client.events import Following, Subscription, Subscriptions, WholeFollowing
-from hearth.client.jobs import JobsClient
+from hearth.client.extension import Extended, MessageLink
 from hearth.client.session import ClientSession, SessionLink, TakeBack, require_trio, wrong_thread
 from hearth.errors import CarrierError, HearthError, MethodNotFound, RpcError
 from hearth.protocol.client import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from hearth.api import HaltStatus, Phase, StepResult
-    from hearth.client.job_stream import JobRouter
+    from hearth.client.extension import Receiver
     from hearth.client.observing import Observation
     from hearth.transport.address import Address
 
@@ -209,7 +209,7 @@ class _Pending:
         return result
 
 
-class Client(SessionLink, JobsClient):
+class Client(SessionLink, MessageLink, Extended):
     """A connection to a hearth daemon; made by `connect`."""
 
     def __init__(self, stream: trio.abc.Stream, address: Address | None = None) -> None:
@@ -221,7 +221,6 @@ class Client(SessionLink, JobsClient):
         self._subscriptions = Subscriptions(self)
         self._streams: dict[str, bool] = {}
         """Session id -> True if the server sends events; for each session that was opened here and is still open."""
-        self._jobs: JobRouter | None = None
         self._observation: Observation | None = None
         self._send_nowait = stream.send_nowait if isinstance(stream, SocketTransport) else None
         """Sends as much of a line as the kernel takes at once; None for a carrier that has to wait for that."""
@@ -433,25 +432,25 @@ class Client(SessionLink, JobsClient):
         if self._observation is observation:
             self._observation = None
 
-    # --- jobs: job_stream.JobLink -------------------------------------------------------------------------------
+    # --- messages of extras -------------------------------------------------------------------------------------
 
-    def job_router(self) -> JobRouter:
-        """See JobsClient."""
-        if self._jobs is None:
-            from hearth.client.job_stream import JobRouter
+    def message_link(self) -> MessageLink:
+        """See Extended."""
+        return self
 
-            self._jobs = JobRouter(self)
-            if self._broken is not None:
-                self._jobs.end(self._ended)
-        return self._jobs
+    def attach_receiver(self, receiver: Receiver) -> None:
+        """See MessageLink."""
+        self.receiver = receiver
+        if self._broken is not None:
+            receiver.end(self._ended)
 
     def send_message(self, line: bytes) -> None:
-        """See JobLink."""
+        """See MessageLink."""
         with suppress(trio.ClosedResourceError):
             self._send(line)
 
     def settled(self) -> None:
-        """See JobLink."""
+        """See MessageLink."""
         self._settled.set()
 
     # --- the connection -----------------------------------------------------------------------------------------
@@ -491,8 +490,8 @@ class Client(SessionLink, JobsClient):
                         if event.method == "observe.event" and self._observation is not None:
                             self._observation.take(event.params)
                     elif isinstance(event, HcpMessage):
-                        if self._jobs is not None:
-                            self._jobs.receive(event.value)
+                        if self.receiver is not None:
+                            self.receiver.receive(event.value)
                     elif isinstance(event, Broken):
                         self._break(event.error)
                         return
@@ -524,7 +523,7 @@ class Client(SessionLink, JobsClient):
         Called before the connection is closed. Each wait is shielded and bounded.
         """
         with trio.move_on_after(ANSWER_TIMEOUT, shield=True):
-            while self._broken is None and (self._abandoned or (self._jobs is not None and self._jobs.abandoned)):
+            while self._broken is None and (self._abandoned or (self.receiver is not None and self.receiver.abandoned)):
                 self._settled = trio.Event()
                 await self._settled.wait()
         self._outgoing.close()
@@ -542,8 +541,8 @@ class Client(SessionLink, JobsClient):
         self._subscriptions.end(self._ended)
         if self._observation is not None:
             self._observation.end(self._ended("while it was observed"))
-        if self._jobs is not None:
-            self._jobs.end(self._ended)
+        if self.receiver is not None:
+            self.receiver.end(self._ended)
 
 
 async def call_halt(address: Address, method: str, params: Mapping[str, Any]) -> HaltStatus:

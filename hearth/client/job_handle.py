@@ -1,4 +1,4 @@
-"""Handles of jobs, and artifacts: an implementation of `hearth.api.JobHandle` over `hearth.client.job_stream`.
+"""Handles of jobs, and artifacts: an implementation of `hearth.hcp.api.JobHandle` over `hearth.client.job_stream`.
 
 This module turns messages into values for users: events into `JobEvent`, the end into `JobResult`. The order of the
 messages, without duplicates, is `job_stream`'s.
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 from attrs import evolve, frozen
 
-from hearth.api import ENDED, JobEvent, JobResult
 from hearth.errors import ArtifactDamaged
+from hearth.hcp.api import ENDED, JobEvent, JobResult
 from hearth.hcp.codec import read_message, read_payload, read_submission, write_message
 from hearth.hcp.messages import HCP_VERSION, Event, MessageError, TaskCompleted, TaskFailed, new_id, write_instant
 
@@ -94,7 +94,7 @@ class JobEvents:
 
 
 class ClientJob:
-    """An implementation of `hearth.api.JobHandle`."""
+    """An implementation of `hearth.hcp.api.JobHandle`."""
 
     def __init__(self, jobs: JobRouter, job: JobStream, from_sequence: int, messages: Messages) -> None:
         self._jobs = jobs
@@ -109,12 +109,12 @@ class ClientJob:
 
     @property
     def accepted(self) -> TaskAccepted | None:
-        """See hearth.api.JobHandle."""
+        """See hearth.hcp.api.JobHandle."""
         return self._job.accepted
 
     @property
     def state(self) -> State:
-        """See hearth.api.JobHandle."""
+        """See hearth.hcp.api.JobHandle."""
         return self._job.state
 
     @property
@@ -129,11 +129,11 @@ class ClientJob:
 
     @property
     def last_processed_sequence(self) -> int:
-        """See hearth.api.JobHandle."""
+        """See hearth.hcp.api.JobHandle."""
         return self._job.last_processed_sequence
 
     def events(self, *, from_sequence: int | None = None) -> JobEvents:
-        """See hearth.api.JobHandle."""
+        """See hearth.hcp.api.JobHandle."""
         return JobEvents(self._read(from_sequence))
 
     def messages(self, *, from_sequence: int | None = None) -> Messages:
@@ -147,12 +147,12 @@ class ClientJob:
         return self._job.read(self._from_sequence if from_sequence is None else from_sequence)
 
     async def wait(self) -> JobResult:
-        """See hearth.api.JobHandle."""
+        """See hearth.hcp.api.JobHandle."""
         await self._job.end()
         return _result(self._job)
 
     async def abort(self, reason: str | None = None) -> State:
-        """See hearth.api.JobHandle."""
+        """See hearth.hcp.api.JobHandle."""
         return await self._jobs.abort(self._job, reason)
 
 

@@ -1,8 +1,8 @@
 """The jobs that are followed over one connection: the way from a received HCP message to its waiting task.
 
 This module matches answers with submissions and aborts, and keeps each reader's position in its session's messages. An
-unreadable message ends only the submission or job that it belongs to, with an error. It knows no carrier: a `JobLink`
-sends its messages and calls the hcp.* methods. The interface for users is in `hearth.client.job_handle`.
+unreadable message ends only the submission or job that it belongs to, with an error. It knows no carrier: a
+`MessageLink` sends its messages and calls the hcp.* methods. The interface for users is in `hearth.client.job_handle`.
 
 One `JobRouter` exists per connection, one `JobStream` per followed job, and one `Messages` per reader of a job:
 
@@ -17,14 +17,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 import trio
 
-from hearth.api import ENDED
+from hearth.client.extension import Receiver
 from hearth.errors import InvalidParams, JobRejected
 from hearth.hcp import require
+from hearth.hcp.api import ENDED
 from hearth.hcp.codec import dump, message as new_message, read_message
 from hearth.hcp.messages import (
     Abort,
@@ -41,6 +42,7 @@ from hearth.protocol.client import ProtocolViolation
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hearth.client.extension import MessageLink
     from hearth.errors import HearthError
     from hearth.hcp.messages import State
 
@@ -339,23 +341,6 @@ ACCEPTANCES_KEPT = 256
 """Limit of the acceptances that are recognised when they are sent again; needed for those that name no submission."""
 
 
-class JobLink(Protocol):
-    """A connection to a callee."""
-
-    def send_message(self, line: bytes) -> None:
-        """Send an HCP message; `line` is a whole line."""
-
-    async def call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Call a method that needs no session. Raises the RpcError of the answer, or CarrierError."""
-        ...
-
-    def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Call a method that needs no session, without waiting for an answer."""
-
-    def settled(self) -> None:
-        """Note that an abandoned submission was answered: `JobRouter.abandoned` has changed."""
-
-
 class PendingSubmission:
     """A task_submit that waits for its answer."""
 
@@ -381,10 +366,10 @@ class SubmissionRefused:
         self.answer: TaskRejected | None = None
 
 
-class JobRouter:
+class JobRouter(Receiver):
     """The submissions, aborts and followed jobs of one connection. Raises ConfigError without the extra for HCP."""
 
-    def __init__(self, link: JobLink) -> None:
+    def __init__(self, link: MessageLink) -> None:
         require("jobs (HCP)")
         self.link = link
         self.ended: Callable[[str], HearthError] | None = None
@@ -470,7 +455,7 @@ class JobRouter:
     # --- received messages --------------------------------------------------------------------------------------
 
     def receive(self, document: Mapping[str, Any]) -> None:
-        """Handle a received HCP message. Never raises for anything that a peer can send."""
+        """See Receiver."""
         try:
             message = read_message(document)
         except MessageError as error:
@@ -551,7 +536,7 @@ class JobRouter:
             self.link.settled()
 
     def end(self, why: Callable[[str], HearthError]) -> None:
-        """Note the end of the connection, and wake every waiting task."""
+        """See Receiver; wakes every waiting task."""
         self.ended = why
         for submissions in self._submissions.values():
             for submission in submissions:

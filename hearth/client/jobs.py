@@ -1,12 +1,11 @@
-"""Submission of jobs: the methods that a client and an embedded runtime share for it (HCP L4).
+"""Submission of jobs: the methods that HCP adds to a client and to an embedded runtime (HCP L4).
 
 `job = await client.delegate("bench-climate-survey", "How warm is the bench?", {"sensor": "temperature"})` returns a
-`hearth.api.JobHandle`. The first call imports the implementation, so that a client without jobs does not pay for it.
+`hearth.JobHandle`. The first call imports the implementation, so that a client without jobs does not pay for it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import os
 
+    from hearth.client.extension import Extended
     from hearth.client.job_handle import ClientJob
     from hearth.client.job_stream import JobRouter
 
@@ -22,12 +22,25 @@ CALLER = "hearth"
 """The default `caller_id` of a job."""
 
 
-class JobsClient(ABC):
-    """A receiver of jobs: a connection to a daemon, or a runtime in this process."""
+class JobsClient:
+    """The jobs of a client: of a connection to a daemon, or of a runtime in this process.
 
-    @abstractmethod
+    Its methods are also the client's own: `client.delegate(…)` is `JobsClient(client).delegate(…)`.
+    """
+
+    def __init__(self, client: Extended) -> None:
+        self._client = client
+
     def job_router(self) -> JobRouter:
-        """Return the router of the jobs that are followed here."""
+        """Return the router of the jobs that are followed over the client's connection."""
+        from hearth.client.job_stream import JobRouter
+
+        link = self._client.message_link()
+        if link.receiver is None:
+            link.attach_receiver(JobRouter(link))
+        router = link.receiver
+        assert isinstance(router, JobRouter), "no other extra has messages"
+        return router
 
     async def delegate(
         self,

@@ -157,15 +157,14 @@ def _place_text(cls: type, place: Place) -> str:
     return f"{table} {inner}: " if inner else f"{table}: "
 
 
-def render(config: attrs.AttrsInstance) -> str:
+def render(sections: Mapping[str, Any]) -> str:
     """Return a TOML document with every key, those that are None as comments; `structure` reads it back equal."""
     tables: list[str] = []
-    for field in attrs.fields(type(config)):
-        value = getattr(config, field.name)
+    for name, value in sections.items():
         if isinstance(value, tuple):
-            tables += ["\n".join(_table("[[{}]]", field.name, entry)) for entry in value]
+            tables += ["\n".join(_table("[[{}]]", name, entry)) for entry in value]
         else:
-            tables.append("\n".join(_table("[{}]", field.name, value)))
+            tables.append("\n".join(_table("[{}]", name, value)))
     return "\n\n".join(tables) + "\n"
 
 

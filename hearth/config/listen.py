@@ -9,19 +9,22 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from attrs import frozen
 
 from hearth._util.toml import show
 from hearth.errors import ConfigError
+from hearth.extras import Section
 from hearth.fields import AbsolutePath, FieldType, Flag, ListOf, Number, Text, checked
+
+if TYPE_CHECKING:
+    from hearth.config.model import Config
 
 _PORT = re.compile(r"[0-9]{1,5}\Z")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?\Z")
 _HOST = re.compile(r"(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)\Z")
 _USUAL_PORTS = {"http": 80, "https": 443}
-_SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)\Z", re.DOTALL)
 
 
 @frozen
@@ -127,29 +130,66 @@ class HostName(Text):
         return text
 
 
-class AlternativeName(Text):
-    """One of a certificate's alternative names, with its kind before it."""
+class Listening(Section):
+    """A section of a listener, whose keys are `listen` and the files of its certificates."""
 
-    def __init__(self) -> None:
-        super().__init__("DNS:NAME, IP:ADDRESS, URI:URI or email:ADDRESS")
+    __slots__ = ()
+    NAME: ClassVar[str]
+    listen: Any
+    client_ca: Any
 
-    def read(self, raw: object) -> str:
-        """Return the name as written; `hearth.policy.rules` compares host names without regard to case."""
-        text = super().read(raw)
-        found = _SAN.match(text)
-        if found is None:
-            raise self.wrong(raw)
-        if found[1] == "IP":
-            try:
-                ipaddress.ip_address(found[2])
-            except ValueError:
-                raise self.wrong(raw) from None
-        return text
+    def asks(self, _name: str) -> tuple[bool | None, str]:
+        """See Section."""
+        return self.listen is not None, "listen"
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """See Section."""
+        for key in ("key", "cert", "client_ca"):
+            if (path := getattr(self, key)) is not None:
+                yield f"[{self.NAME}] {key}", path
+
+    def reads(self) -> Iterator[tuple[Path, str, bool]]:
+        """See Section."""
+        if self.listen is not None:
+            yield from ((path, what, True) for what, path in self.files())
+
+    def faults(self, config: "Config") -> Iterator[str]:
+        """See Section."""
+        listen = self.listen
+        if listen is None:
+            return
+        if not listen.is_loopback and self.client_ca is None and not config.names_tokens:
+            yield (
+                f"[{self.NAME}]: {listen} is reached from other machines, whose users could not authenticate; set "
+                "client_ca (with cert and key), or token_sha256 in the match of a [[policy]] "
+                "(`hearth token new` makes one)"
+            )
+        for theirs in config.extras.values():
+            if theirs is self:
+                return
+            if isinstance(theirs, Listening) and theirs.listen is not None and listen.overlaps(theirs.listen):
+                yield (
+                    f"[{self.NAME}]: {listen} is taken by [{theirs.NAME}] listen = {show(str(theirs.listen))}; "
+                    "give one of them another port"
+                )
+
+    def sockets(self, _config: "Config") -> Iterator[tuple[str, str, int | None]]:
+        """See Section."""
+        if self.listen is not None and self.NAME != "tls":
+            yield "netlink:sock_diag", "the user at the other end of a loopback connection", None
+
+    def credentials(self) -> Iterator[str]:
+        """See Section."""
+        if self.listen is not None:
+            yield from ("certificates",) if self.client_ca is not None else ()
+            yield from ("tokens",) if self.NAME != "tls" else ()
 
 
 @frozen(field_transformer=checked)
-class TlsConfig:
+class TlsConfig(Listening):
     """[tls]: HACP lines over TCP with TLS; every client needs a certificate (draft §10.3). All four keys or none."""
+
+    NAME: ClassVar = "tls"
 
     listen: Annotated[Endpoint | None, ListenAddress()] = None
     cert: Annotated[Path | None, AbsolutePath()] = None
@@ -168,11 +208,13 @@ class TlsConfig:
 
 
 @frozen(field_transformer=checked)
-class WebSocketConfig:
+class WebSocketConfig(Listening):
     """[websocket]: one JSON document per message (draft §2.2), over TLS if `cert` and `key` are set.
 
     A listener that other machines can reach needs TLS, or `plaintext` and a proxy in front that ends TLS.
     """
+
+    NAME: ClassVar = "websocket"
 
     listen: Annotated[Endpoint | None, ListenAddress()] = None
     cert: Annotated[Path | None, AbsolutePath()] = None
@@ -190,11 +232,13 @@ class WebSocketConfig:
 
 
 @frozen(field_transformer=checked)
-class HttpConfig:
+class HttpConfig(Listening):
     """[http]: the dashboard at /ui, MCP at /mcp, the AgentCard, /healthz and /metrics, over TLS with `cert` and `key`.
 
     As with [websocket], a listener that other machines can reach needs TLS, or a proxy in front and `plaintext`.
     """
+
+    NAME: ClassVar = "http"
 
     listen: Annotated[Endpoint | None, ListenAddress()] = None
     cert: Annotated[Path | None, AbsolutePath()] = None
@@ -210,6 +254,10 @@ class HttpConfig:
     """True if /mcp is served; None: if the MCP SDK is installed."""
     ui: Annotated[bool, Flag()] = True
     """True if the dashboard is served, with HACP over a WebSocket for it."""
+
+    def asks(self, name: str) -> tuple[bool | None, str]:
+        """See Section: `mcp` asks for MCP."""
+        return (self.mcp, "mcp") if name == "mcp" and self.listen is not None else (self.listen is not None, "listen")
 
     def __attrs_post_init__(self) -> None:
         _check_section(self)
@@ -230,28 +278,6 @@ def _check_section(section: WebSocketConfig | HttpConfig) -> None:
             f"cert and key not set: {listen} is reached from other machines, and tokens would cross the "
             "network in the clear; set cert and key, or plaintext = true if a proxy in front ends TLS"
         )
-
-
-def listener_faults(tls: TlsConfig, websocket: WebSocketConfig, http: HttpConfig, *, tokens: bool) -> Iterator[str]:
-    """Yield the faults of the listeners together; `tokens`: a `[[policy]]` entry names a token."""
-    taken = [] if tls.listen is None else [("tls", tls.listen)]
-    for name, section in (("websocket", websocket), ("http", http)):
-        listen = section.listen
-        if listen is None:
-            continue
-        if not listen.is_loopback and section.client_ca is None and not tokens:
-            yield (
-                f"[{name}]: {listen} is reached from other machines, whose users could not authenticate; set "
-                "client_ca (with cert and key), or token_sha256 in the match of a [[policy]] "
-                "(`hearth token new` makes one)"
-            )
-        for other, theirs in taken:
-            if listen.overlaps(theirs):
-                yield (
-                    f"[{name}]: {listen} is taken by [{other}] listen = {show(str(theirs))}; "
-                    "give one of them another port"
-                )
-        taken.append((name, listen))
 
 
 def _listed(names: list[str]) -> str:

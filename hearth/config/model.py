@@ -1,30 +1,29 @@
 """The configuration: frozen values with their defaults, read from a hearth.toml and written back.
 
-This module owns the sections (those of TCP listeners are in `listen`, exec templates in `exec`) and the default paths.
+This module owns the sections of the core (exec templates are in `exec`) and the default paths. The sections of the
+extras are classes that `hearth.extras` names; their modules are imported if the file has them.
 It refuses unknown keys, values of another type, and files that it cannot read whole. It starts nothing and imports
 neither policy nor audit: the composition root passes them their parts. `Config()` needs only attrs; cattrs is imported
 only to read a file.
 
-[card] has the parts of the AgentCard that the daemon cannot know itself (draft-aevum-agentcard-00). They are checked by
-the card's own rules when the file is read, so that no daemon serves a card that its readers must reject.
-
-[hcp], and `hcp` of a [[policy]] entry, are about jobs (HCP). `hearth.hcp.library` finds the files that `capabilities`
-names, and `hearth.policy.rules` applies a policy entry's rules.
+`hcp` of a [[policy]] entry is about jobs (HCP); `hearth.policy.rules` applies it.
 """
 
+import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, field, fields_dict, frozen, make_class
 
 from hearth._util.toml import show
-from hearth.config.amqp import AmqpConfig
 from hearth.config.exec import ExecTemplate
-from hearth.config.listen import AlternativeName, HttpConfig, TlsConfig, WebSocketConfig, listener_faults
 from hearth.errors import ConfigError
+from hearth.extras import OWN, Extra, extras_of
 from hearth.fields import (
     AbsolutePath,
     Choice,
@@ -32,7 +31,6 @@ from hearth.fields import (
     Fields,
     Flag,
     Integer,
-    JsonValue,
     ListOf,
     MapOf,
     Mode,
@@ -49,158 +47,9 @@ Count: TypeAlias = Annotated[int, Integer(1)]
 Names: TypeAlias = Annotated[tuple[str, ...], ListOf(Text())]
 """Names, or globs such as "gpio.*" if the key allows them."""
 
-_WELL_FORMED: Mapping[str, Any] = {
-    "agent_id": "0" * 26,
-    "name": "hearth",
-    "version": "1.0.0",
-    "capabilities": [{"id": "tool.hw.board"}],
-    "endpoint": {"protocol": "stdio", "url": "stdio:hearth"},
-}
-"""A valid card: a fault of this card with a part of the section in it is a fault of that part."""
-
-
-class _Goal(Fields):
-    """A goal that the agent has subscribed to (§2.8): `goal_id` is required."""
-
-    def __init__(self) -> None:
-        super().__init__(goal_id=Text(), description=Text(), priority=Number(ge=0, le=1))
-        self.expected = "a table with goal_id, and perhaps description and priority"
-
-    def read(self, raw: object) -> dict[str, object]:
-        """Return the goal's fields. Raises FieldErrors."""
-        goal = super().read(raw)
-        if "goal_id" not in goal:
-            raise self.wrong(raw, "goal_id is missing; name the goal")
-        return goal
-
-
-class _Annotations(MapOf):
-    """A table of annotations: strings, numbers, truth values, arrays and tables of them, as JSON can hold them."""
-
-    def __init__(self) -> None:
-        super().__init__(JsonValue(), _AnnotationName())
-
-
-class _AnnotationName(Text):
-    """A name that is not one of the daemon's own."""
-
-    def read(self, raw: object) -> str:
-        """Return the name. Raises FieldErrors."""
-        name = super().read(raw)
-        if name.startswith("hearth:"):
-            raise self.wrong(raw, "the prefix hearth: is reserved for the daemon; use another one")
-        return name
-
-
-@frozen(field_transformer=checked)
-class CardConfig:
-    """[card]: all optional. `url` and `protocol` go together; without them the card has the listeners' addresses."""
-
-    name: Annotated[str | None, Text("a name of at most 128 characters", limit=128)] = None
-    """The purpose of the agent in a few words. The card is public, so do not put a person's name in it."""
-    protocol: Annotated[str | None, Choice("http", "https", "grpc", "stdio", "mcp")] = None
-    url: Annotated[str | None, Text()] = None
-    """The URL for other agents, if it is not that of a listener: behind a proxy, or a public name."""
-    auth: Annotated[str | None, Choice("none", "bearer", "api_key", "oauth2", "mtls")] = None
-    base_cost_joules: Annotated[float | None, Number(ge=0)] = None
-    per_token_joules: Annotated[float | None, Number(ge=0)] = None
-    measure_energy: Annotated[bool, Flag()] = True
-    """True to measure energy for the price, if base_cost_joules is not set and the machine has a meter."""
-    goal_subscriptions: Annotated[tuple[Mapping[str, Any], ...], ListOf(_Goal())] = ()
-    metadata: Annotated[Mapping[str, Any], _Annotations()] = field(factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        if (self.protocol is None) != (self.url is None):
-            there, lacking = ("url", "protocol") if self.protocol is None else ("protocol", "url")
-            raise ConfigError(f"{lacking} not set: {there} alone is no endpoint; set {lacking}, or take {there} out")
-        given: dict[str, Any] = {}
-        if self.url is not None:
-            given["endpoint"] = {"protocol": self.protocol, "url": self.url}
-        if self.base_cost_joules is not None:
-            given["pricing"] = {"base_cost_joules": self.base_cost_joules}
-        if self.metadata:
-            given["metadata"] = self.metadata
-        if given:
-            # Imported here: a configuration without such a section loads no validator.
-            from hearth.agentcard.validate import validate
-
-            wrong = [
-                f"{_key(found.pointer)}: {found.problem}; {found.cure}" for found in validate({**_WELL_FORMED, **given})
-            ]
-            if wrong:
-                raise ConfigError("\n".join(wrong))
-
-
-def _key(pointer: str) -> str:
-    """Return the section's key for a place in the card."""
-    first, _, rest = pointer.removeprefix("/").partition("/")
-    return f"{first} {rest}" if first == "metadata" else rest
-
-
-class _Source(Text):
-    """A source of capabilities: an absolute path, or the name of an entry point."""
-
-    def __init__(self) -> None:
-        super().__init__('an absolute path, or the name of an entry point such as "bench-climate-survey"')
-        self._path, self._name = AbsolutePath(), re.compile("[A-Za-z0-9][A-Za-z0-9_-]*")
-
-    def read(self, raw: object) -> str:
-        """Return the path or the name, as written."""
-        text = super().read(raw)
-        if is_path(text):
-            self._path.read(text)
-        elif not self._name.fullmatch(text):
-            raise self.wrong(raw)
-        return text
-
-
-def is_path(source: str) -> bool:
-    """Return True if an entry of `capabilities` is a file or a directory; other entries are names of entry points."""
-    return "/" in source or source.endswith((".py", ".toml"))
-
-
 # The words are those of `hearth.hcp.messages`. That module is not imported, because it would double the import time.
 _Risk: TypeAlias = Annotated[Literal["R1", "R2", "R3", "R4", "R5"], Choice("R1", "R2", "R3", "R4", "R5")]
-_Classification: TypeAlias = Annotated[Literal["T1", "T2", "T3", "T4"], Choice("T1", "T2", "T3", "T4")]
-
-
-@frozen(field_transformer=checked)
-class HcpConfig:
-    """[hcp]: the offered capabilities, and the limits of jobs."""
-
-    GONE: ClassVar[Mapping[str, str]] = {
-        "planners": "write what it planned as a Python function, and name its file or entry point in capabilities",
-    }
-    """Keys of earlier versions, with the cure."""
-
-    serve: Annotated[bool | None, Flag()] = None
-    """True if the daemon takes jobs; None: if the packages of hearthd[hcp] are installed."""
-    capabilities: Annotated[tuple[str, ...], ListOf(_Source())] = ()
-    """Capability files, directories of them (*.py and *.toml), and names of entry points of installed packages."""
-    shipped: Names = ("*",)
-    """Names or patterns of the offered capabilities among those that come with hearth."""
-    default_classification: _Classification = "T1"
-    """The data classification of a job whose caller gives none."""
-    max_jobs: Count = 16
-    max_jobs_per_principal: Count = 4
-    max_steps: Count = 10_000
-    """Limit of the steps in one job."""
-    approval_timeout_s: Annotated[float, Number(gt=0)] = 3600
-    abort_timeout_s: Annotated[float, Number(gt=0)] = 10
-    retention_s: Annotated[float, Number(gt=0)] = 604_800
-    max_artifact_bytes: Count = 16 * 1024 * 1024
-    max_artifacts_bytes: Count = 256 * 1024 * 1024
-    """Limit for all jobs together."""
-
-    @property
-    def capability_paths(self) -> tuple[Path, ...]:
-        """The files and directories among `capabilities`."""
-        return tuple(Path(source) for source in self.capabilities if is_path(source))
-
-    def __attrs_post_init__(self) -> None:
-        if self.max_artifact_bytes > self.max_artifacts_bytes:
-            most = f"at most max_artifacts_bytes ({self.max_artifacts_bytes})"
-            raise ConfigError(f"max_artifact_bytes: expected {most}, got {self.max_artifact_bytes}")
+Classification: TypeAlias = Annotated[Literal["T1", "T2", "T3", "T4"], Choice("T1", "T2", "T3", "T4")]
 
 
 @frozen(field_transformer=checked)
@@ -212,7 +61,7 @@ class HcpPolicyConfig:
 
     capabilities: Names = ("*",)
     max_risk: _Risk = "R5"
-    max_data_classification: _Classification = "T2"
+    max_data_classification: Classification = "T2"
     """T3 and T4 require encryption at rest: an operator who allows them states that the disk is encrypted."""
     callers: Names = ("*",)
 
@@ -231,6 +80,8 @@ Durability: TypeAlias = Literal["os", "fsync", "relaxed"]
 _TEMPLATE_NAME = Text("a name of letters, digits, '.', '_' and '-'", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _RATE = Text('a rate such as "50/s", "10/m" or "100/10s"', r"(?=0*[1-9])[0-9]{1,6}/(?!0+[smh])[0-9]{0,6}[smh]")
 
+
+_SAN = re.compile(r"(DNS|IP|URI|email|dirName|RID):(.+)\Z", re.DOTALL)
 
 _Patterns: TypeAlias = Annotated[tuple[str, ...] | None, ListOf(Text())]
 """The hardware of a kind that a [[policy]] entry permits; None permits all of it."""
@@ -254,6 +105,26 @@ class _MatchTable(Fields):
         return table
 
 
+class AlternativeName(Text):
+    """One of a certificate's alternative names, with its kind before it."""
+
+    def __init__(self) -> None:
+        super().__init__("DNS:NAME, IP:ADDRESS, URI:URI or email:ADDRESS")
+
+    def read(self, raw: object) -> str:
+        """Return the name as written; `hearth.policy.rules` compares host names without regard to case."""
+        text = super().read(raw)
+        found = _SAN.match(text)
+        if found is None:
+            raise self.wrong(raw)
+        if found[1] == "IP":
+            try:
+                ipaddress.ip_address(found[2])
+            except ValueError:
+                raise self.wrong(raw) from None
+        return text
+
+
 _MATCH = OneOrMore(
     _MatchTable(
         uid=Integer(0, 2**32 - 2),
@@ -267,23 +138,6 @@ _MATCH = OneOrMore(
         any=Flag(),
     )
 )
-
-
-@frozen(field_transformer=checked)
-class AskConfig:
-    """[ask]: the language model that `hearth ask` and `job.plan` ask. Without `model` none is asked."""
-
-    api: Annotated[Literal["openai", "anthropic"], Choice("openai", "anthropic")] = "openai"
-    """"openai" is what Ollama, llama.cpp, vLLM and gateways speak, too."""
-    base_url: Annotated[str | None, Text("a URL that begins with http:// or https://", r"https?://\S+")] = None
-    model: Annotated[str | None, Text()] = None
-    api_key_env: Annotated[str | None, Text("a name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")] = None
-    api_key_file: Annotated[Path | None, AbsolutePath()] = None
-    """A file with the key alone, which no other user can read; used if `api_key_env` is not set."""
-    timeout_s: Seconds = 120
-    """Seconds without a word of the model after which it is given up."""
-    max_tokens: Count = 4096
-    """Limit of one answer of the model."""
 
 
 @frozen(field_transformer=checked)
@@ -500,17 +354,20 @@ class PolicyConfig:
             raise ConfigError("approval: two rules have one from_risk; keep one of them")
 
 
-@frozen
+def _without_defaults(extras: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sections of hearth's own extras that are not as if they were left out, and those of others."""
+    return {name: one for name, one in extras.items() if name not in OWN or one != type(one)()}
+
+
+@frozen(init=False)
 class Config:
-    """A whole configuration. An empty `policy` means: the daemon's own uid and the socket's group."""
+    """A whole configuration. An empty `policy` means: the daemon's own uid and the socket's group.
+
+    It has the sections of the core, and in `extras` those of extras that are given. `Config(http=HttpConfig(...))`
+    gives one, and the attribute `http` is that section, or one with all defaults.
+    """
 
     server: ServerConfig = ServerConfig()
-    tls: TlsConfig = field(factory=TlsConfig)
-    websocket: WebSocketConfig = field(factory=WebSocketConfig)
-    http: HttpConfig = field(factory=HttpConfig)
-    card: CardConfig = field(factory=CardConfig)
-    hcp: HcpConfig = field(factory=HcpConfig)
-    amqp: AmqpConfig = field(factory=AmqpConfig)
     board: BoardConfig = BoardConfig()
     audit: AuditConfig = AuditConfig()
     attest: AttestConfig = AttestConfig()
@@ -518,10 +375,26 @@ class Config:
     files: FilesConfig = FilesConfig()
     tools: ToolsConfig = field(factory=ToolsConfig)
     tasks: TasksConfig = TasksConfig()
-    ask: AskConfig = AskConfig()
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     limits: LimitsConfig = LimitsConfig()
     policy: tuple[PolicyConfig, ...] = ()
+    extras: Mapping[str, Any] = field(factory=dict, eq=_without_defaults)
+    """By name, in the order of `hearth.extras`."""
+
+    def __init__(self, *, extras: Mapping[str, Any] = MappingProxyType({}), **sections: Any) -> None:
+        core = {name: sections.pop(name) for name in sections.keys() & fields_dict(Config).keys()}
+        given = {**extras, **sections}
+        ordered = {extra.name: given[extra.name] for extra in extras_of(given) if extra.name in given}
+        if unknown := sorted(given.keys() - ordered.keys()):
+            raise TypeError(f"there is no section [{unknown[0]}]")
+        self.__attrs_init__(**core, extras=ordered)
+
+    def __getattr__(self, name: str) -> Any:
+        extra = None if name == "extras" else OWN.get(name)
+        if extra is None or not extra.section:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        given = self.extras.get(name)
+        return extra.load("section")() if given is None else given
 
     def __attrs_post_init__(self) -> None:
         names = [entry.name for entry in self.policy]
@@ -529,31 +402,49 @@ class Config:
             f"[[policy]]: two entries are named {show(name)}; give one another name"
             for name in sorted({name for name in names if names.count(name) > 1})
         ]
-        wrong += listener_faults(self.tls, self.websocket, self.http, tokens=any(map(_names_a_token, self.policy)))
-        if self.amqp.url is not None and self.hcp.serve is False:
-            wrong.append("[amqp] url: orders are jobs; take [hcp] serve = false out")
+        wrong += [fault for section in self.extras.values() for fault in section.faults(self)]
         if wrong:
             raise ConfigError("\n".join(wrong))
 
     @property
     def durability(self) -> Durability:
-        """The durability in force: with a broker "fsync", since an acknowledged order must survive a power cut."""
-        return "fsync" if self.amqp.url is not None else self.audit.durability
+        """The durability in force: "fsync" if an extra needs it."""
+        return "fsync" if any(section.durable for section in self.extras.values()) else self.audit.durability
+
+    @property
+    def names_tokens(self) -> bool:
+        """True if a `[[policy]]` entry names a token."""
+        return any(map(_names_a_token, self.policy))
 
     def named_files(self) -> Iterator[tuple[str, Path]]:
         """Yield the certificates, keys and capability files that it names, each with what it is."""
-        for name, section in (("tls", self.tls), ("websocket", self.websocket), ("http", self.http)):
-            for key in ("key", "cert", "client_ca"):
-                if (path := getattr(section, key)) is not None:
-                    yield f"[{name}] {key}", path
-        for path in self.hcp.capability_paths:
-            yield "capability files", path
+        for section in self.extras.values():
+            yield from section.files()
+
+    def sections(self) -> dict[str, Any]:
+        """Return all sections by name, in the order of a hearth.toml."""
+        return {
+            name: self.extras[name] if name in self.extras else getattr(self, name)
+            for name in _in_order(extras_of(self.extras))
+        }
 
     def to_toml(self) -> str:
         """Return a hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""
         from hearth.config.file import render
 
-        return render(self)
+        return render(self.sections())
+
+
+_CORE: Final = frozenset(fields_dict(Config)) - {"extras"}
+
+
+def _in_order(extras: Iterable[Extra]) -> Iterator[str]:
+    """Yield the names of the sections of the core and of these extras, in the order of a hearth.toml."""
+    behind = [extra for extra in extras if extra.section]
+    for name in fields_dict(Config):
+        if name != "extras":
+            yield name
+        yield from (extra.name for extra in behind if extra.after == name)
 
 
 def _names_a_token(entry: PolicyConfig) -> bool:
@@ -571,10 +462,41 @@ def load_config(path: Path | None, *, any_owner: bool = False, settled: bool = F
     if path is None:
         return Config()
     # Imported here: a start without a file does not spend 170 ms on cattrs.
-    from hearth.config.file import read_toml, structure
+    from hearth.config.file import read_toml
 
     trusted = None if any_owner else {os.geteuid()}
-    return structure(Config, read_toml(path, trusted, settled=settled), str(path))
+    return read_config(read_toml(path, trusted, settled=settled), str(path))
+
+
+def read_config(raw: Mapping[str, Any], source: str) -> Config:
+    """Return a parsed hearth.toml as a configuration. `source` is its file. Raises ConfigError as `load_config`."""
+    from hearth.config.file import structure
+
+    given = [extra for extra in extras_of(raw.keys() - _CORE) if extra.name in raw]
+    try:
+        read = structure(_file(*given), raw, source)
+    except ConfigError:
+        # The messages name keys and tables of all extras.
+        whole = dict.fromkeys((*OWN.values(), *given))
+        read = structure(_file(*whole), raw, source)
+    try:
+        return Config(**{name: getattr(read, name) for name in raw})
+    except ConfigError as error:
+        raise ConfigError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
+
+
+@cache
+def _file(*extras: Extra) -> type[Any]:
+    """Return the class of a file that may have the sections of these extras."""
+    core = fields_dict(Config)
+    classes = {extra.name: extra.load("section") for extra in extras if extra.section}
+    members = {
+        name: field(factory=classes[name], type=classes[name])
+        if name in classes
+        else field(default=core[name].default, type=core[name].type)
+        for name in _in_order(extras)
+    }
+    return make_class("Config", members, frozen=True)
 
 
 def halt_socket(path: Path) -> Path:

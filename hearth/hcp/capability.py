@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from attrs import field, frozen
 
 from hearth._util.foreign import Raised, called
-from hearth.hcp.inputs import ask, places
-from hearth.hcp.messages import write_duration
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
     from datetime import timedelta
 
-    from hearth.hcp.messages import Classification, Risk
+    from hearth.policy.levels import Classification, Risk
     from hearth.schema import Validator
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -174,6 +172,8 @@ class Capability:
 
     def declaration(self) -> dict[str, Any]:
         """The Capability Declaration, as L3's schema has it."""
+        from hearth.hcp.messages import write_duration
+
         safety: dict[str, Any] = {
             "risk_ceiling": self.safety.risk_ceiling,
             "requires_human_approval": self.safety.requires_human_approval,
@@ -256,6 +256,9 @@ class SafetyEnvelope:
 
     def check_inputs(self, inputs: Mapping[str, Any]) -> Violation | None:
         """Return the first boundary that approved inputs (structured, defaults filled in) would violate, else None."""
+        # Imported here and below: a runtime has the set of its capabilities from the start, and jobs perhaps never.
+        from hearth.hcp.inputs import ask, places
+
         for name, limit in self.parameters.items():
             if limit.value is None:
                 continue

@@ -38,9 +38,7 @@ from hearth.fields import (
     whole,
 )
 from hearth.hcp.messages import (
-    CLASSIFICATIONS,
     HCP_VERSION,
-    RISKS,
     Abort,
     AcceptedConstraints,
     Artifact,
@@ -69,6 +67,7 @@ from hearth.hcp.messages import (
     write_duration,
     write_instant,
 )
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.protocol.jsonrpc import kind_of
 from hearth.schema import escaped
 

@@ -28,10 +28,11 @@ from hearth.fields import (
     Text,
 )
 from hearth.hcp.capability import Capability, Escalation, Limit, Safety, SafetyEnvelope
-from hearth.hcp.messages import CLASSIFICATIONS, LEAST_RISK, NEEDED_RISK_LEVEL, RISKS, read_duration
+from hearth.hcp.messages import LEAST_RISK, NEEDED_RISK_LEVEL, read_duration
 from hearth.hcp.schemas import schema_faults
 from hearth.hcp.signatures import checker, faults_over_inputs, outputs, read_signature
 from hearth.hcp.versions import read_version
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.schema import Validator
 from hearth.tables import Table, faults_of, join, near
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hearth.hcp.capability import CapabilitySource
-    from hearth.hcp.messages import Risk
+    from hearth.policy.levels import Risk
     from hearth.tools import Tool, ToolRegistry
 
 LONGEST_NAME = 64

@@ -20,7 +20,7 @@ from attrs import field, frozen
 from hearth._util.foreign import usable
 from hearth._util.python import package_of, vendor_entry_points
 from hearth._util.text import nearest
-from hearth.config.model import is_path
+from hearth.config.hcp import is_path
 from hearth.errors import ConfigError
 from hearth.hcp.capability import MARK, Capability, CapabilitySet, CapabilitySource
 from hearth.hcp.capability_files import declared_in, read_source, run_code

@@ -25,6 +25,8 @@ from hearth.errors import HearthError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from hearth.policy.levels import Classification, Risk
+
 Json: TypeAlias = Any
 Object: TypeAlias = "Mapping[str, Json]"
 
@@ -195,10 +197,6 @@ class Message:
 HCP_VERSION: Final = "1.0"
 """The version we speak (L1, Envelope Fields)."""
 
-Risk: TypeAlias = Literal["R1", "R2", "R3", "R4", "R5"]
-"""Minimal, low, moderate, high, critical (L3, Risk Classification)."""
-Classification: TypeAlias = Literal["T1", "T2", "T3", "T4"]
-"""Public, internal, confidential, restricted (L3, Data Classification)."""
 Priority: TypeAlias = Literal["low", "normal", "high", "urgent"]
 State: TypeAlias = Literal["PENDING", "REJECTED", "RUNNING", "PAUSED", "ABORTING", "ABORTED", "COMPLETED", "FAILED"]
 """Of an HCP session (L2, State Definitions)."""
@@ -211,9 +209,6 @@ ErrorCode: TypeAlias = Literal[
     "execution_error", "timeout", "safety_violation", "resource_unavailable", "internal_error", "input_error"
 ]
 """The cause of a task's failure (L4, Standard Error Codes)."""
-
-RISKS: Final[tuple[Risk, ...]] = get_args(Risk)
-CLASSIFICATIONS: Final[tuple[Classification, ...]] = get_args(Classification)
 
 NEEDED_RISK_LEVEL: Final[dict[Risk, int]] = {"R1": 0, "R2": 1, "R3": 2, "R4": 2, "R5": 3}
 """The HACP risk level (draft §3.3) that a caller's policy must allow for a task of this risk."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hearth.errors import QueueFull, RpcError
-    from hearth.hcp.messages import Risk, State
+    from hearth.hcp.messages import State
+    from hearth.policy.levels import Risk
 
 
 def no_policy() -> Rejection:

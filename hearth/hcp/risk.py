@@ -13,15 +13,13 @@ from attrs import frozen
 
 from hearth._util.foreign import Raised, called
 from hearth.hcp.inputs import ask
-from hearth.hcp.messages import (
-    RISKS,
-)
+from hearth.policy.levels import RISKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hearth.hcp.capability import Escalation, Safety
-    from hearth.hcp.messages import Risk
+    from hearth.policy.levels import Risk
 
 
 @frozen

@@ -15,9 +15,7 @@ from hearth._util.text import nearest
 from hearth.hcp.expected import check_expected
 from hearth.hcp.inputs import InputRefused, fill_defaults, line_as_given, port_as_given, respelled, what_is_wrong
 from hearth.hcp.messages import (
-    CLASSIFICATIONS,
     NEEDED_RISK_LEVEL,
-    RISKS,
     Rejection,
     listed,
     one_of,
@@ -26,6 +24,7 @@ from hearth.hcp.messages import (
 )
 from hearth.hcp.risk import Assessment, above, assess_risk, how_to_lower, lower, why
 from hearth.hcp.versions import GRAMMAR, how_to_accept, satisfies
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.policy.rules import ApprovalRule, decide, strictest
 
 if TYPE_CHECKING:
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
 
     from hearth.hcp.capability import Capability
     from hearth.hcp.inputs import LineName, PortName
-    from hearth.hcp.messages import Classification, Priority, Risk, TaskSubmit
+    from hearth.hcp.messages import Priority, TaskSubmit
     from hearth.hcp.schemas import CallerSchema
+    from hearth.policy.levels import Classification, Risk
     from hearth.policy.principal import Principal
     from hearth.policy.rules import JobRules, PolicyEntry
     from hearth.tools import Tool

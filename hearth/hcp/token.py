@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-    from hearth.hcp.messages import Classification, Risk
+    from hearth.policy.levels import Classification, Risk
 
 KEY_BYTES = 32
 """Length of the key: as many bytes as its hash has, from a CSPRNG."""

@@ -1,26 +1,23 @@
-"""The four AgentCard tools: their MCP definitions, and what the policy needs for them: names, risk levels and rates.
+"""The definitions of the four AgentCard tools in MCP.
 
 The bridge itself serves them beside the session (`hearth.actors.bridges.mcp.cards`), and asks the session before each
-use (`mcp.use`). Names and arguments are those of the draft's [AGENTCARD-MCP]; a card may also be an object, as §3 of
-the draft requires.
+use (`hearth.policy.uses`). Names and arguments are those of the draft's [AGENTCARD-MCP]; a card may also be an object,
+as §3 of the draft requires.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from attrs import frozen
-
-from hearth.errors import PermissionDenied, ToolNotFound
 from hearth.mcp.families import icon
 from hearth.mcp.names import CARD_TOOLS
 from hearth.mcp.schemas import flat, portable
-from hearth.tools import DEFAULT_RATES
+from hearth.policy.uses import BY_NAME, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hearth.policy.rules import Grant, RateLimits
+    from hearth.policy.rules import Grant
 
 DECLARE, RESOLVE, VALIDATE, LIST = CARD_TOOLS
 
@@ -166,62 +163,11 @@ CARD_DEFINITIONS: Final = (
 """MCP Tool objects, in the order in which they are listed."""
 
 
-@frozen
-class CardTool:
-    """An AgentCard tool, by its name in `tools` and `rate` of a policy entry."""
-
-    name: str
-    risk_level: Literal[0, 1]
-    resolves_to: frozenset[str] = frozenset()
-    default_rate: None = None
-
-    @property
-    def rate(self) -> str:
-        """The rate limit of one principal, used if the policy sets none."""
-        return DEFAULT_RATES[self.risk_level]
-
-
 def policy_name(mcp_name: str) -> str:
     """Return the policy's name of an AgentCard tool: `agentcard.list` for `agentcard_list`."""
     return mcp_name.replace("_", ".", 1)
 
 
-BY_NAME: Final[Mapping[str, CardTool]] = {
-    # Declaring a card writes a file; the other tools only read.
-    name: CardTool(name, 1 if name == "agentcard.declare" else 0)
-    for name in map(policy_name, CARD_TOOLS)
-}
-
-
 def usable(grant: Grant) -> list[str]:
     """Return the MCP names of the AgentCard tools that a session with this grant may use."""
-    return [
-        mcp_name for mcp_name, tool in zip(CARD_TOOLS, BY_NAME.values(), strict=True) if _refusal(tool, grant) is None
-    ]
-
-
-def _refusal(tool: CardTool, grant: Grant) -> str | None:
-    """Return the reason for which a grant does not permit a tool, or None."""
-    if tool.name not in grant.allowed:
-        return f"not in the allowlist of policy {grant.policy!r}"
-    if tool.risk_level > grant.max_risk:
-        return f"max_risk_level={grant.max_risk} < tool={tool.risk_level}"
-    rule = grant.approval_for(tool.risk_level)
-    if rule is not None:
-        # A use is no task, and so no plan that a person could approve.
-        return f"policy {grant.policy!r} asks for an approval from risk {rule.from_risk} on, and this takes none"
-    return None
-
-
-def check_use(name: str, grant: Grant, rates: RateLimits, now: float) -> CardTool:
-    """Permit one use, and take a token of its rate limit. Raises ToolNotFound, PermissionDenied or RateLimited."""
-    tool = BY_NAME.get(name)
-    if tool is None:
-        raise ToolNotFound(f"Tool not found: {name[:100]}", data={"tool": name[:100]})
-    reason = _refusal(tool, grant)
-    if reason is not None:
-        raise PermissionDenied(f"Permission denied: {name}: {reason}", data={"tool": name, "reason": reason})
-    refused = rates.check({name: 1}, now)
-    if refused is not None:
-        raise rates.refusal(*refused)
-    return tool
+    return [mcp_name for mcp_name in CARD_TOOLS if refusal(BY_NAME[policy_name(mcp_name)], grant) is None]

@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, ov
 from attrs import Attribute, Factory, evolve, field, fields, frozen
 
 from hearth.errors import ApprovalRequired, ConfigError, PermissionDenied, RateLimited
-from hearth.hcp.messages import CLASSIFICATIONS, RISKS
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.policy.principal import Tokens, alternative_name
 from hearth.tools import RISK_NAMES, USE_FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hearth.hcp.capability import Capability
-    from hearth.hcp.messages import Classification, Risk
+    from hearth.policy.levels import Classification, Risk
     from hearth.policy.principal import Principal
     from hearth.tools import Use
 
 # --- whole jobs (HCP) -------------------------------------------------------------------------------------------------
 #
-# The rules and their patterns. `hearth.hcp.safety` assesses a job's risk and the tools of its plan.
+# The rules and their patterns, as plain data: HCP reads them, and is not known here. `hearth.hcp.safety` assesses a
+# job's risk and the tools of its plan.
 
 
 def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
@@ -90,8 +90,11 @@ def job_rules(given: JobRules | Mapping[str, Any]) -> JobRules:
         raise ConfigError(f"hcp: expected a table of capabilities, max_risk and so on, got {given!r}") from None
 
 
-def idle_job_rules(entries: Iterable[PolicyEntry], capabilities: Mapping[str, Capability]) -> list[str]:
-    """Return a warning for each pattern that fits no capability, and each capability that no principal can approve."""
+def idle_job_rules(entries: Iterable[PolicyEntry], capabilities: Mapping[str, bool]) -> list[str]:
+    """Return a warning for each pattern that fits no capability, and each capability that no principal can approve.
+
+    `capabilities` maps the names of all capabilities to True where a person must approve each job.
+    """
     entries = list(entries)
     said = [
         f"policy {entry.name!r}: hcp.capabilities: {pattern!r} fits no capability; `hearth hcp capabilities` lists them"
@@ -102,8 +105,8 @@ def idle_job_rules(entries: Iterable[PolicyEntry], capabilities: Mapping[str, Ca
     if not any("approve" in entry.rights for entry in entries):
         said += [
             f"capability {name}: a person must allow its jobs, and no [[policy]] entry has approve in its rights"
-            for name, capability in capabilities.items()
-            if capability.safety.requires_human_approval
+            for name, asks in capabilities.items()
+            if asks
         ]
     return said
 

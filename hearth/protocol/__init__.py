@@ -5,21 +5,5 @@ No module here knows a socket, a clock, Trio or what a method does. `framing` fi
 of a connection; tests connect them back to back.
 """
 
-from hearth.protocol.framing import DocumentTooLong, LineFramer
-from hearth.protocol.methods import METHODS, Params
-from hearth.protocol.server import Answer, Call, Close, ServerProtocol
-
 PROTOCOL_VERSION = "0.1.0"
 """The highest version we speak (draft §9)."""
-
-__all__ = [
-    "METHODS",
-    "PROTOCOL_VERSION",
-    "Answer",
-    "Call",
-    "Close",
-    "DocumentTooLong",
-    "LineFramer",
-    "Params",
-    "ServerProtocol",
-]

@@ -20,6 +20,7 @@ from hearth._util.portal import EventsFace, Face, OwningFace, Portal, block
 from hearth.client.connection import Client as TrioClient, connect as trio_connect
 from hearth.client.jobs import JobsClient
 from hearth.client.session import ClientSession
+from hearth.hcp import api as hcp_api
 
 if TYPE_CHECKING:
     import os
@@ -366,7 +367,7 @@ class Loop(Face["ControlLoop"]):
         block(self._end())
 
 
-class Job(Face[api.JobHandle]):
+class Job(Face[hcp_api.JobHandle]):
     """A submitted and accepted job; see `hearth.JobHandle`."""
 
     @property
@@ -389,18 +390,18 @@ class Job(Face[api.JobHandle]):
         """The number of the newest event that arrived in order."""
         return self._inner.last_processed_sequence
 
-    def events(self, *, from_sequence: int | None = None) -> Events[api.JobEvent]:
+    def events(self, *, from_sequence: int | None = None) -> Events[hcp_api.JobEvent]:
         """Return an iterator over the events from `from_sequence` on (default: from the attachment on)."""
         return Events(self, partial(self._inner.events, from_sequence=from_sequence))
 
-    def wait(self, timeout: float | None = None) -> api.JobResult:
+    def wait(self, timeout: float | None = None) -> hcp_api.JobResult:
         """Wait until the job has ended; does not raise for one that failed. Raises CarrierError.
 
         Raises TimeoutError after `timeout` seconds; the job goes on.
         """
         return block(self._portal.call(self._inner.wait), timeout)
 
-    abort = _blocking(api.JobHandle.abort)
+    abort = _blocking(hcp_api.JobHandle.abort)
 
 
 class _Opener(OwningFace[T]):

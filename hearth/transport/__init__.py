@@ -1,9 +1,9 @@
 """Transports to a daemon: `open_stream` turns an address into one byte stream of lines, over any carrier.
 
-The Unix socket is here. Every other carrier has its own module, which is imported when such an address is used. No
-transport knows the content of the lines. A stream raises trio.BrokenResourceError when its connection is lost; the
-message says why. An error before there is a connection is a CarrierError, or a ConfigError if a file or an address is
-wrong; both name the place and the cure.
+The Unix socket is here. Every other carrier is an extra: its record says which schemes it connects to (`Extra.dials`),
+and its module is imported when such an address is used. No transport knows the content of the lines. A stream raises
+trio.BrokenResourceError when its connection is lost; the message says why. An error before there is a connection is a
+CarrierError, or a ConfigError if a file or an address is wrong; both name the place and the cure.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from hearth import extras
 from hearth.errors import CarrierError, ConfigError
-from hearth.transport.address import SshAddress, TlsAddress, UnixAddress
+from hearth.transport.address import UnixAddress
 from hearth.transport.sockets import SocketTransport
 
 if TYPE_CHECKING:
@@ -133,18 +134,12 @@ async def open_stream(address: Address, *, token: str | None = None) -> AsyncIte
 
 
 def _opener(address: Address, token: str | None) -> AbstractAsyncContextManager[trio.abc.Stream]:
-    if token is not None and isinstance(address, (UnixAddress, TlsAddress, SshAddress)):
+    if token is not None and not address.takes_token:
         raise ConfigError(f"{address.place}: a token is for ws:// and wss:// addresses; this one needs none")
     if isinstance(address, UnixAddress):
         return open_unix(address)
-    if isinstance(address, TlsAddress):
-        from hearth.transport.tls import open_tls
-
-        return open_tls(address)
-    if isinstance(address, SshAddress):
-        from hearth.transport.ssh import open_ssh
-
-        return open_ssh(address)
-    from hearth.transport.websocket import open_websocket
-
-    return open_websocket(address, token)
+    dial = extras.load(extras.DIALS[address.scheme])
+    opened: AbstractAsyncContextManager[trio.abc.Stream] = (
+        dial(address, token) if address.takes_token else dial(address)
+    )
+    return opened

@@ -38,6 +38,7 @@ class UnixAddress:
     guessed: bool = field(default=False, eq=False)
     """True for the default address, which no setting named: the listener must then be root or the same user."""
     scheme: ClassVar[str] = "unix"
+    takes_token: ClassVar[bool] = False
 
     @property
     def place(self) -> str:
@@ -58,6 +59,7 @@ class TlsAddress:
     cert: Path | None = None
     key: Path | None = None
     scheme: ClassVar[str] = "tls"
+    takes_token: ClassVar[bool] = False
 
     @property
     def place(self) -> str:
@@ -80,6 +82,7 @@ class WebSocketAddress:
     cert: Path | None = None
     key: Path | None = None
     token_file: Path | None = None
+    takes_token: ClassVar[bool] = True
 
     @property
     def scheme(self) -> str:
@@ -108,6 +111,7 @@ class SshAddress:
     socket: str | None = None
     hearth: str | None = None
     scheme: ClassVar[str] = "ssh"
+    takes_token: ClassVar[bool] = False
 
     @property
     def place(self) -> str:

@@ -81,7 +81,7 @@ async def bench(tmp_path, *, tools=(), durability="os"):
         audit_head=lambda: journal.head,
         registry=ToolRegistry([*parts.registry.values(), *tools]),
     )
-    async with serve_parts(parts, open_all(parts)) as runtime, runtime.open_session() as session:
+    async with serve_parts(open_all(parts)) as runtime, runtime.open_session() as session:
         await trio.testing.wait_all_tasks_blocked()
         yield Bench(runtime, session, tmp_path, disk)
 

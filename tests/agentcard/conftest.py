@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hearth.actors.agentcard import CardSources, PublishedCard
+from hearth.config.card import CardConfig
 from hearth.config.exec import ExecTemplate
 from hearth.config.listen import HttpConfig
-from hearth.config.model import CardConfig, ToolsConfig
+from hearth.config.model import ToolsConfig
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.tools import build_tools
 

@@ -6,8 +6,8 @@ import pytest
 from attrs import field, frozen
 from docs.player import ROOT, acts, blocks, matches, play
 
+from hearth.config.card import CardConfig
 from hearth.config.file import structure
-from hearth.config.model import CardConfig
 
 BLOCKS = blocks((ROOT / "docs/agentcard.md").read_text("utf-8"))
 ACTS = list(acts(BLOCKS))

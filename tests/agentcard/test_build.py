@@ -11,8 +11,8 @@ from attrs import evolve
 from hearth.actors.agentcard import CardSources
 from hearth.agentcard.build import STDIO, CardEndpoint, Measured, auth_scheme, build_card, choose_place
 from hearth.agentcard.validate import validate
+from hearth.config.card import CardConfig
 from hearth.config.listen import Endpoint, HttpConfig
-from hearth.config.model import CardConfig
 from hearth.errors import ConfigError
 
 AGENT_ID = "01HZQK3P8EMXR9V7T5N2W4J6C0"

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from support.cards import EXAMPLE, card, with_endpoint
 
+from hearth.agentcard import fetch as card_cache
+from hearth.agentcard.fetch import CardCache, Fetched, default_directory
 from hearth.cli import card as module
-from hearth.transport import card as card_cache
-from hearth.transport.card import CardCache, Fetched, default_directory
 
 
 def run(*arguments, text=None):
@@ -220,8 +220,8 @@ def test_mistakes_in_the_call_are_usage_errors(tmp_path):
 
 def test_without_the_http_extra_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "httpx2", None)
-    monkeypatch.delitem(__import__("sys").modules, "hearth.transport.card")
-    monkeypatch.delattr("hearth.transport.card", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "hearth.agentcard.fetch")
+    monkeypatch.delattr("hearth.agentcard.fetch", raising=False)
     done = run("fetch", "https://a.example")
     assert done.exit_code == 2
     assert "pip install 'hearthd[http]'" in done.stderr

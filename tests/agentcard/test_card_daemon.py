@@ -73,8 +73,8 @@ def test_the_card_is_the_same_over_http_over_hacp_and_by_command_and_is_valid(he
 def test_who_the_agent_is_outlives_the_daemon_and_the_version_follows_its_tools(hearthd, tmp_path):
     (tmp_path / "agent-card.json").write_text('{"format": 1, "agent_')
     daemon = hearthd("")
-    assert "agent-card.json: cannot be read" in daemon.said
     first = told(daemon)
+    eventually(lambda: "agent-card.json: cannot be read" in daemon.said, "the note about the file")
     assert (first["version"], first["endpoint"]["protocol"]) == ("1.0.0", "stdio")
     daemon.end()
     fewer = told(hearthd('[tools]\ndisable = ["uart.control"]\n'))

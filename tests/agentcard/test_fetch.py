@@ -10,9 +10,9 @@ from support.cards import EXAMPLE, card, with_endpoint
 from support.pki import Bench
 
 from hearth.actors.bridges.http.app import card_routes
+from hearth.agentcard import fetch as fetching
+from hearth.agentcard.fetch import CardNotFetched, Fetched, card_url, examine, fetch_card, is_here
 from hearth.errors import CarrierError, ConfigError
-from hearth.transport import card as fetching
-from hearth.transport.card import CardNotFetched, Fetched, card_url, examine, fetch_card, is_here
 
 OWN = "application/agentcard+json"
 PATIENCE = 60

@@ -13,8 +13,8 @@ from hearth.actors.agentcard import card_file
 from hearth.agentcard.build import Measured
 from hearth.agentcard.validate import validate
 from hearth.audit import keys
+from hearth.config.card import CardConfig
 from hearth.config.listen import Endpoint, HttpConfig
-from hearth.config.model import CardConfig
 
 NOW = 1_800_000_000.0
 HTTP = HttpConfig(listen=Endpoint("127.0.0.1", 7119))

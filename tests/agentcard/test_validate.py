@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 from support.cards import EXAMPLE, GOOD, LARGEST, SMALLEST, card, with_capability, with_endpoint
 
 from hearth.agentcard.document import MAX_FINDINGS
+from hearth.agentcard.fetch import Fetched, examine
 from hearth.agentcard.validate import LANDAUER_J, read_card, validate
-from hearth.transport.card import Fetched, examine
 
 
 def only(document):

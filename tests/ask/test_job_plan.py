@@ -8,8 +8,10 @@ import trio
 from support.model_server import Cut, proposes, reads, says
 
 import hearth
-from hearth.actors.embedded import EmbeddedRuntime, LocalJobs
-from hearth.config.model import AskConfig, AuditConfig, Config, HcpConfig
+from hearth.actors.embedded import EmbeddedRuntime
+from hearth.config.ask import AskConfig
+from hearth.config.hcp import HcpConfig
+from hearth.config.model import AuditConfig, Config
 from hearth.policy.principal import from_token
 
 pytest.importorskip("isodate", reason="jobs take the extra: pip install 'hearthd[hcp]'")
@@ -62,10 +64,8 @@ async def offering(tmp_path, url):
 async def run(runtime, words, *, yes=None):
     """Submit a job; a person answers with `yes` what it asks. Return its end and the questions."""
     principal, asked = from_token("another person"), []
-    jobs = LocalJobs(runtime._runtime, principal)
-    person = EmbeddedRuntime(runtime._runtime, principal, jobs)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(jobs.run)
+        person = EmbeddedRuntime(runtime._runtime, principal, nursery)
         job = await runtime.delegate("in-words", "a test", {"words": words})
 
         async def decide():

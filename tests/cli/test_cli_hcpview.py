@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from hearth.api import JobResult
 from hearth.cli import hcp_view
+from hearth.hcp.api import JobResult
 from hearth.hcp.codec import message
 from hearth.hcp.messages import (
     AcceptedConstraints,

@@ -127,10 +127,12 @@ import hearth.actors.daemon as daemon
 import cryptography.hazmat.primitives.serialization, hearth.audit.keys, jsonschema
 user, *arguments = sys.argv[1:]
 config = daemon.load_config(Path(arguments[1]), any_owner=True)
-parts = daemon.build_parts(config, default_policy=())
-for names in daemon.LATER.values():
-    for name in names:
-        __import__(name)
+parts = daemon.build_parts(config, default_policy=(), daemon=True)
+daemon.load_ahead(parts)
+import hearth.agentcard.signature
+from hearth.extras import OWN
+for later in ("card", "mcp"):
+    OWN[later].load("service")
 parts.paths.close()
 os.setgroups([])
 os.setresgid(int(user), int(user), int(user))

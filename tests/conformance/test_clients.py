@@ -14,8 +14,8 @@ from conformance.fake_server import TOOL, fake_server
 
 import hearth
 from hearth import step
-from hearth.protocol import Call, ServerProtocol
 from hearth.protocol.methods import METHODS
+from hearth.protocol.server import Call, ServerProtocol
 
 if TYPE_CHECKING:
     from conformance.fake_server import FakeServer

@@ -10,8 +10,8 @@ import pytest
 from docs.player import NOT_RUN, ROOT, acts, blocks, is_not_run, matches, play
 
 from hearth.config.model import load_config
-from hearth.protocol import Call, ServerProtocol
 from hearth.protocol.methods import METHODS
+from hearth.protocol.server import Call, ServerProtocol
 
 HERE = "tests/docs/test_pages.py"
 TESTED_IN = {

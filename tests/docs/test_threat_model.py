@@ -19,7 +19,7 @@ from hearth.amqp.connection import LONGEST_FRAME
 from hearth.audit import backlog, verify
 from hearth.config.model import Config
 from hearth.drivers.modbus.codec import MOST_STRAYS
-from hearth.drivers.modbus.tcp import TcpPort
+from hearth.drivers.modbus.network import TcpPort
 from hearth.drivers.serial_port.settings import INBOX_CAPACITY
 from hearth.policy import memory
 from hearth.policy.rules import Rate

@@ -19,8 +19,8 @@ from support.waiting import passes
 from hearth.drivers.modbus.codec import MOST_STRAYS, checked
 from hearth.drivers.modbus.driver import ModbusDevice
 from hearth.drivers.modbus.line import NOISE_S, ModbusLine, frame_gap_s
+from hearth.drivers.modbus.network import TcpPort
 from hearth.drivers.modbus.sim import SimModbusPort
-from hearth.drivers.modbus.tcp import TcpPort
 from hearth.drivers.serial_port.pty import SimUart
 from hearth.drivers.serial_port.settings import Rs485, UartSettings
 from hearth.errors import DeviceError, TimedOut

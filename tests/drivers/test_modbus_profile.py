@@ -10,7 +10,7 @@ import pytest
 
 from hearth.drivers.boards import load_profile, open_board
 from hearth.drivers.boards.profile import parse_profile
-from hearth.drivers.modbus.tcp import TcpPort
+from hearth.drivers.modbus.network import TcpPort
 from hearth.drivers.serial_port.settings import UartSettings
 from hearth.drivers.serial_port.tty import LinuxUart
 from hearth.errors import ConfigError

@@ -298,7 +298,8 @@ def thermometer(tree):
 
 
 @pytest.mark.parametrize(
-    ("features", "cure"), [("0", "`echo 1 | sudo tee "), ("2", "`echo 3 | sudo tee "), (None, "a newer kernel can check")]
+    ("features", "cure"),
+    [("0", "`echo 1 | sudo tee "), ("2", "`echo 3 | sudo tee "), (None, "a newer kernel can check")],
 )
 def test_the_power_on_value_of_a_thermometer_that_the_kernel_does_not_check_is_no_measurement(
     thermometer, features, cure

@@ -14,8 +14,8 @@ import trio
 from fleet.bench import count_pulses
 
 from hearth.actors.bridges.amqp.connection import BrokerSettings
+from hearth.actors.bridges.amqp.extra import AmqpService
 from hearth.actors.bridges.amqp.uplink import Uplink
-from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.build import build_parts
 from hearth.actors.embedded import job_sessions
 from hearth.actors.runtime import Runtime
@@ -37,16 +37,14 @@ async def serving(
     made = build_parts(loaded, default_policy=(), config_file=config, **parts)
     count_pulses(made.board.drivers["gpio:sim"], config)
     made.open_records()
-    storage = open_job_storage(made)
     runtime = Runtime(made)
     async with (
         runtime.serve(),
-        open_job_server(storage, runtime, job_sessions(runtime)) as job_server,
+        runtime.serve_extras(job_sessions(runtime)),
         trio.open_nursery() as nursery,
     ):
-        assert job_server is not None
-        uplink = Uplink(loaded.amqp, runtime, await job_server.real(), settings=settings)
-        runtime.uplink = uplink.status
+        uplink = Uplink(loaded.amqp, runtime, await runtime.extras["hcp"].server.real(), settings=settings)
+        runtime.extras["amqp"] = AmqpService(loaded, uplink=uplink)
         nursery.start_soon(uplink.keep if kept else uplink.run)
         yield uplink
         uplink.stop()

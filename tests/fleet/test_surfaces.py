@@ -14,13 +14,14 @@ from fleet.bench import Device, restart
 from support.chromium import chromium, driving, needs_chromium
 from support.ports import free_port
 
-from hearth.actors.bridges.http.metrics import _uplink
-from hearth.actors.daemon import dials_broker
+from hearth.actors.bridges.amqp.extra import figures
 from hearth.cli.doctor import board_checks
 from hearth.cli.status import uplink_words
 from hearth.config.amqp import AmqpConfig
-from hearth.config.model import Config, HcpConfig
+from hearth.config.hcp import HcpConfig
+from hearth.config.model import Config
 from hearth.errors import ConfigError
+from hearth.extras import OWN
 
 BROKER = "amqp://dev@127.0.0.1?password_file=/p"
 STATUS = {
@@ -43,13 +44,13 @@ def test_the_doctor_and_status_say_whether_it_is_connected() -> None:
 
 
 def test_metrics_have_its_figures() -> None:
-    assert {each.name: each.samples[0].value for each in _uplink(STATUS)} == {
-        "hearth_amqp_connected": 1,
-        "hearth_amqp_outbox": 2,
-        "hearth_amqp_outbox_bytes": 700,
-        "hearth_amqp_published": 5,
-        "hearth_amqp_taken": 3,
-        "hearth_amqp_reconnects": 1,
+    assert {each.name: each.value for each in figures(STATUS)} == {
+        "connected": 1,
+        "outbox": 2,
+        "outbox_bytes": 700,
+        "published": 5,
+        "taken": 3,
+        "reconnects": 1,
     }
 
 
@@ -76,13 +77,14 @@ def test_the_files_of_the_section_belong_to_the_address(tmp_path) -> None:
 def test_orders_need_jobs_and_their_packages(monkeypatch) -> None:
     config = evolve(Config(), amqp=AmqpConfig(url=BROKER, id="d"))
     assert config.durability == "fsync"
-    assert dials_broker(config)
-    assert not dials_broker(Config())
+    amqp = OWN["amqp"]
+    assert amqp.active(config)
+    assert not amqp.active(Config())
     with pytest.raises(ConfigError, match=r"orders are jobs; take \[hcp\] serve = false out"):
         evolve(config, hcp=HcpConfig(serve=False))
-    monkeypatch.setattr("hearth.actors.daemon.find_spec", lambda name: None)
+    monkeypatch.setattr("hearth.extras.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pamqp is not installed.*pip install 'hearthd\[amqp,hcp\]'"):
-        dials_broker(config)
+        amqp.active(config)
 
 
 @pytest.mark.slow

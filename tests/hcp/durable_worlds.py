@@ -509,7 +509,7 @@ class World:
 
     async def _next_document(self, world, session):
         """Hold what is on record against what was seen; what the caller hands in next, None if all is over."""
-        job_store = (await world.runtime.job_server.real()).services.job_store
+        job_store = (await world.runtime.server("hcp").real()).services.job_store
         row = await job_store.session(session)
         records = await job_store.outcomes(session, row.checkpoints)
         notes = [one["position"] for one in await job_store.begun(session)]

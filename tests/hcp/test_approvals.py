@@ -250,7 +250,7 @@ async def test_an_approved_job_whose_capability_is_taken_meanwhile_is_refused_an
         document = Caller.submission("heat")
         await alice.send(document)
         (shown,) = await asked(bob)
-        with world.job_server.jobs.quota.for_capability(world.parts.capabilities["heat"]):
+        with world.job_server.jobs.quota.for_capability(world.parts.extras["hcp"].capabilities["heat"]):
             await bob.call("hcp.decide", approval_id=shown["approval_id"], approve=True)
             refused = await alice.rejected(document) if not alice.messages else alice.messages[0]["payload"]
             assert refused["reason_code"] == "resource_unavailable"

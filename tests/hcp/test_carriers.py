@@ -15,8 +15,8 @@ from support.world import ALICE
 
 import hearth
 from hearth import CarrierError, InvalidParams, JobRejected, SessionInvalid
-from hearth.actors.embedded import LocalJobs
-from hearth.config.model import Config, HcpConfig
+from hearth.config.hcp import HcpConfig
+from hearth.config.model import Config
 from hearth.errors import MethodNotFound
 
 pytestmark = pytest.mark.slow
@@ -90,9 +90,7 @@ async def served(request, over):
 @asynccontextmanager
 async def embedded(world):
     async with trio.open_nursery() as nursery:
-        jobs = LocalJobs(world.runtime, ALICE)
-        nursery.start_soon(jobs.run)
-        yield world.sessions(ALICE, jobs)
+        yield world.sessions(ALICE, nursery)
         nursery.cancel_scope.cancel()
 
 

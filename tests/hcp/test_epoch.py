@@ -175,7 +175,7 @@ async def test_what_a_function_still_does_when_its_job_was_halted_counts_as_olde
                 await RELAY(job)
 
     async with world_of(cleans_late, settings={"abort_timeout_s": 30}) as world:
-        world.runtime.parts.capabilities["look"]
+        world.runtime.parts.extras["hcp"].capabilities["look"]
         caller = world.caller()
         session_id = await caller.accepted()
         await caller.told(session_id, "state_changed")

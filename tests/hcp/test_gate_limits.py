@@ -11,16 +11,9 @@ from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from hearth.hcp.capability import CapabilitySet
 from hearth.hcp.codec import read_message
-from hearth.hcp.messages import (
-    CLASSIFICATIONS,
-    RISKS,
-    MessageError,
-    Rejection,
-    TaskSubmit,
-    read_duration,
-    write_duration,
-)
+from hearth.hcp.messages import MessageError, Rejection, TaskSubmit, read_duration, write_duration
 from hearth.hcp.safety import Allowance, Approval, assess
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 
 CAPABILITIES = [
     capability(floor=floor, ceiling=ceiling, approval=approval, data_classification=data, max_duration=longest)

@@ -592,7 +592,7 @@ async def test_a_function_that_has_changed_does_not_follow_old_outcomes(look):
         session_id = await caller.accepted(inputs={"fail_at": 2})
         checkpoint = (await caller.outcome(session_id))["error_details"]["last_checkpoint"]
         changed = capability(function=scripted(step("set", line=1, value=1)))
-        world.parts.capabilities._by_name["look"] = changed
+        world.parts.extras["hcp"].capabilities._by_name["look"] = changed
         again = await caller.accepted(inputs={"fail_at": 2}, context={"last_checkpoint": checkpoint})
         failed = await caller.outcome(again)
         assert failed["error_code"] == "input_error"

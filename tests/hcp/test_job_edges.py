@@ -220,7 +220,7 @@ async def test_what_has_been_kept_for_long_enough_is_forgotten(look, monkeypatch
         caller = world.caller()
         session_id = await caller.accepted()
         (artifact,) = (await caller.outcome(session_id))["artifacts"]
-        file = world.parts.hcp_directory / "artifacts" / session_id / "note.txt"
+        file = world.parts.extras["hcp"].directory / "artifacts" / session_id / "note.txt"
         while (await caller.call("hcp.sessions"))["sessions"] or file.exists():
             await trio.lowlevel.checkpoint()
         answer = await caller.ask("hcp.artifact", {"uri": artifact["uri"]})
@@ -303,8 +303,8 @@ async def test_a_runtime_that_could_not_start_leaves_its_job_store_to_the_next(t
         with pytest.raises(ZeroDivisionError):
             async with open_runtime(config=config):
                 pass
-    storage = open_job_storage(build_parts(config, default_policy=()))
-    storage.close()
+    parts = build_parts(config, default_policy=())
+    open_job_storage(parts).close()
 
 
 # --- the halt --------------------------------------------------------------------------------------------------------

@@ -299,7 +299,7 @@ async def test_the_payload_of_a_message_that_no_caller_sends_is_not_read(look, m
 
 async def test_without_a_job_server_an_hcp_message_is_no_request(look):
     async with look() as world:
-        world.runtime.job_server = None
+        del world.runtime.extras["hcp"]
         caller = world.caller()
         await caller.send(Caller.submission())
         await caller.until(lambda: caller.documents)

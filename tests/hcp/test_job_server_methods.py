@@ -44,7 +44,7 @@ async def refused(caller, method, **params):
 async def test_capabilities_are_those_that_this_caller_may_use_as_declared(world):
     offered = (await world.caller(ALICE).call("hcp.capabilities"))["capabilities"]
     assert [one["capability"]["name"] for one in offered] == ["gated", "look"]
-    assert offered[1]["capability"] == world.parts.capabilities["look"].declaration()["capability"]
+    assert offered[1]["capability"] == world.parts.extras["hcp"].capabilities["look"].declaration()["capability"]
     assert (await world.caller(CAROL).call("hcp.capabilities"))["capabilities"] == []
 
 

@@ -32,7 +32,7 @@ async def test_without_a_job_there_is_neither_a_job_store_nor_a_job_server(close
     async with closed() as world:
         caller = world.caller()
         await caller.open()
-        assert world.runtime.job_server._job_server is None
+        assert world.runtime.server("hcp")._job_server is None
     assert not (tmp_path / "hcp").exists()
 
 
@@ -89,7 +89,7 @@ async def test_sessions_that_cannot_be_given_their_end_do_not_keep_a_daemon_from
 async def test_a_daemon_that_ends_answers_what_has_not_been_read(closed):
     async with closed() as world:
         caller = world.caller()
-        await world.runtime.job_server.end(trio.current_time() + 5)
+        await world.runtime.server("hcp").end(trio.current_time() + 5)
         refused = await caller.rejected(Caller.submission())
         assert refused["reason_code"] == "shutting_down"
         assert (await caller.ask("hcp.sessions", {}))["error"]["code"] == -32007
@@ -101,9 +101,9 @@ async def test_a_message_that_opens_the_job_server_while_the_daemon_ends_is_answ
         document = Caller.submission()
         ask = caller.request("hcp.sessions", {}, 7)
         await caller.send(document, ask)
-        while not world.runtime.job_server._waiting:
+        while not world.runtime.server("hcp")._waiting:
             await trio.lowlevel.checkpoint()
-        await world.runtime.job_server.end(trio.current_time() + 5)
+        await world.runtime.server("hcp").end(trio.current_time() + 5)
         await caller.until(lambda: caller.replies(document["message_id"]) and caller.answers(7))
         answer = caller.replies(document["message_id"])[0]
         assert answer["payload"].get("reason_code") in (None, "shutting_down")
@@ -117,10 +117,10 @@ async def test_a_message_that_the_job_server_was_not_opened_for_in_time_is_refus
         monkeypatch.setattr("hearth.actors.bridges.hcp.service.recover", lambda _services: gate.wait())
         document = Caller.submission()
         await caller.send(document, caller.request("hcp.sessions", {}, 7))
-        while len(world.runtime.job_server._waiting) < 2:
+        while len(world.runtime.server("hcp")._waiting) < 2:
             await trio.lowlevel.checkpoint()
-        await world.runtime.job_server.end(trio.current_time() + 0.05)
-        world.runtime.job_server.close()
+        await world.runtime.server("hcp").end(trio.current_time() + 0.05)
+        world.runtime.server("hcp").close()
         await caller.until(lambda: caller.replies(document["message_id"]) and caller.answers(7))
         assert caller.replies(document["message_id"])[0]["payload"]["reason_code"] == "shutting_down"
         assert caller.answers(7)[0]["error"]["code"] == -32007
@@ -134,7 +134,7 @@ async def test_sessions_without_an_end_get_one_before_anybody_asks(closed, tmp_p
         await world.gate("g").reached()
         await world.job_server.services.job_store.aclose()
     async with closed() as world:
-        assert world.runtime.job_server._job_server is not None
+        assert world.runtime.server("hcp")._job_server is not None
         (record,) = world.records("hcp.recover")
         assert record["hcp_session"] == session_id
 

@@ -127,7 +127,7 @@ def test_the_configuration_is_printed_with_all_of_hcp(configured, capfd):
 
 def test_the_parts_of_a_runtime_have_the_capabilities_the_policy_and_a_place_beside_the_audit_log(configured, tmp_path):
     parts = build_parts(load_config(configured()), default_policy=())
-    assert list(parts.capabilities) == ["line-blink"]
+    assert list(parts.extras["hcp"].capabilities) == ["line-blink"]
     assert parts.policy[0].rights == {"approve"}
-    assert parts.hcp.max_jobs == 16
-    assert parts.hcp_directory == tmp_path / "audit.log.hcp"
+    assert parts.extras["hcp"].settings.max_jobs == 16
+    assert parts.extras["hcp"].directory == tmp_path / "audit.log.hcp"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.embedded import EmbeddedRuntime
-    from hearth.api import JobResult
+    from hearth.hcp.api import JobResult
 
 pytestmark = pytest.mark.slow
 
@@ -460,7 +460,7 @@ async def twice(
     made = [event.data["checkpoint_id"] async for event in job.events() if event.event_type == "checkpoint_created"]
     whole = (await job.wait()).raise_for_state()
     before = int(len(made) * part)
-    await as_if_failed(await runtime._runtime.job_server.real(), job.session_id)
+    await as_if_failed(await runtime._runtime.server("hcp").real(), job.session_id)
     resumed = await done(runtime, capability, inputs, context={"resume_from": made[before - 1]})
     assert resumed.raise_for_state().summary.steps_executed == len(made) - before
     return whole, resumed, before

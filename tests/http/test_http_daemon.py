@@ -14,8 +14,10 @@ from support.hearthd import BOUND, Hearthd
 from support.http import BOTH, JSON, LISTEN, Raw, initialize, message
 from support.world import configured
 
+from hearth import extras
 from hearth.actors import daemon
 from hearth.actors.listeners import unix
+from hearth.config.hcp import HcpConfig
 from hearth.config.listen import Endpoint, HttpConfig
 from hearth.errors import ConfigError
 
@@ -59,20 +61,20 @@ def test_who_has_no_http_configured_loads_nothing_of_it(start) -> None:
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch) -> None:
     absent = set()
-    found = daemon.find_spec
-    monkeypatch.setattr(daemon, "find_spec", lambda name: None if name in absent else found(name))
+    found, mcp, http = extras.find_spec, extras.OWN["mcp"], extras.OWN["http"]
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in absent else found(name))
     plain = configured(tmp_path, http=HttpConfig(listen=LISTEN))
     asked = configured(tmp_path, http=HttpConfig(listen=LISTEN, mcp=True))
-    assert daemon.serves_mcp(plain)
-    assert not daemon.serves_mcp(configured(tmp_path, http=HttpConfig(listen=LISTEN, mcp=False)))
+    assert mcp.active(plain)
+    assert not mcp.active(configured(tmp_path, http=HttpConfig(listen=LISTEN, mcp=False)))
     absent.add("mcp")
-    assert not daemon.serves_mcp(plain)
+    assert not mcp.active(plain)
     with pytest.raises(ConfigError, match=r"\[http\] mcp: .* pip install 'hearthd\[mcp\]'"):
-        daemon.serves_mcp(asked)
+        mcp.active(asked)
     absent.add("starlette")
     with pytest.raises(ConfigError, match=r"\[http\] listen: .* pip install 'hearthd\[http\]'"):
-        daemon.serves_mcp(plain)
-    assert not daemon.serves_mcp(configured(tmp_path, http=HttpConfig()))
+        http.active(plain)
+    assert not extras.active(configured(tmp_path, http=HttpConfig(), hcp=HcpConfig(serve=False)))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import re
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from starlette.applications import Starlette
 from support.http import TOKENS, passes
 from support.world import BenchWorld, World, listening, running, simulated
 
+from hearth.actors.bridges.amqp.extra import AmqpService
 from hearth.actors.bridges.http import metrics
 from hearth.actors.build import build_parts
 from hearth.actors.metrics import Latencies
@@ -425,7 +427,8 @@ def test_the_page_about_metrics_names_each_of_them_and_no_other(tmp_path):
     parts.journal.metrics.latencies["gpio.set"] = Latencies()
     runtime = Runtime(parts)
     figures = ("connected", "outbox", "outbox_bytes", "published", "taken", "reconnects")
-    runtime.uplink = lambda: dict.fromkeys(figures, 0)
+    uplink = SimpleNamespace(status=lambda: dict.fromkeys(figures, 0))
+    runtime.extras["amqp"] = AmqpService(Config(), uplink=uplink)
     families = list(metrics.RuntimeCollector(runtime).collect())
     told = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     told = {f"{name}_info" if name == "hearth_build" else name for name in told}

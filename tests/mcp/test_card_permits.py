@@ -12,9 +12,9 @@ from support.world import ALICE, BOB, BenchWorld, running
 
 from hearth.actors.bridges.mcp.cards import AgentCards
 from hearth.errors import AuditUnavailable, MethodNotFound, PermissionDenied, RateLimited, ToolNotFound
-from hearth.mcp.card_tools import BY_NAME
 from hearth.mcp.names import CARD_TOOLS
 from hearth.policy.rules import Match, PolicyEntry
+from hearth.policy.uses import BY_NAME
 
 CARD = {
     "agent_id": "01HZQK3P8EMXR9V7T5N2W4J6C1",

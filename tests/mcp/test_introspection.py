@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from hashlib import sha256
 
 import mcp_types.version
@@ -14,8 +15,10 @@ from support.world import ALICE, BenchWorld, running
 
 import hearth
 from hearth._version import __version__
+from hearth.actors.bridges.mcp.extra import McpService
 from hearth.actors.bridges.mcp.server import all_offers
 from hearth.actors.catalogue import ToolCatalogue
+from hearth.actors.service import Service
 from hearth.config.model import AuditConfig, Config
 from hearth.errors import ConfigError, InvalidParams, SessionInvalid
 from hearth.mcp import names
@@ -54,7 +57,7 @@ async def test_3_mcp_tools_has_the_tools_of_tool_list_as_an_mcp_client_is_shown_
 @pytest.mark.spec("3", "MAY", INTROSPECTION)
 async def test_3_mcp_info_says_who_speaks_what_and_where(world) -> None:
     world.runtime.listeners = ["unix:/run/h.sock", "tls://0.0.0.0:7117", "http://127.0.0.1:7119", "https://pi:443"]
-    world.runtime.serves_mcp = True
+    world.runtime.extra("mcp").over_http = True
     info = await ask(world, "mcp.info")
     assert info == {
         "server": {"name": "hearth", "version": __version__},
@@ -71,9 +74,16 @@ async def test_3_mcp_info_says_who_speaks_what_and_where(world) -> None:
     }
 
 
+class Card(Service):
+    """A card that has only the first address."""
+
+    def card(self):
+        return {"endpoint": self.runtime.listeners[0]}
+
+
 async def test_a_machine_that_describes_itself_shows_its_card() -> None:
     made = BenchWorld()
-    made.parts = evolve(made.parts, agent_card=lambda listeners, _over_http: {"endpoint": listeners[0]})
+    made.parts = evolve(made.parts, extras={"card": Card()})
     with trio.fail_after(30):
         async with running(made):
             made.runtime.listeners = ["https://pi:443"]
@@ -103,7 +113,7 @@ async def test_a_session_is_shown_the_tools_it_may_use_by_the_names_everybody_kn
 
 def manifests(world: BenchWorld) -> ToolCatalogue:
     """What the world's runtime makes of its registry."""
-    return ToolCatalogue(world.parts.registry, abilities=list, mcp_endpoints=list, agent_card=lambda: None)
+    return ToolCatalogue(world.parts.registry, abilities=list, mcp=partial(McpService, None, world.parts))
 
 
 def test_the_definitions_are_made_once_for_each_policy_entry() -> None:
@@ -114,14 +124,14 @@ def test_the_definitions_are_made_once_for_each_policy_entry() -> None:
     assert told.mcp_tools(grant) is told.mcp_tools(evolve(grant))
 
 
-def test_two_tools_of_one_mcp_name_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_tools_of_one_mcp_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_DIGITS", 1)
     made = BenchWorld()
     (tool, *_) = made.parts.registry.values()
     clashing = [evolve(tool, name=f"com.acme.{'x' * 60}.t{number}") for number in range(17)]
     made.parts = evolve(made.parts, registry=ToolRegistry(clashing))
     with pytest.raises(ConfigError, match="have one MCP name"):
-        manifests(made)
+        McpService(None, made.parts)
 
 
 def test_the_versions_are_those_that_the_sdk_speaks() -> None:

@@ -44,6 +44,23 @@ async def loops(client: hearth.Client, runtime: hearth.Runtime) -> None:
     async with client.open_session() as one, runtime.open_session() as other:
         await on_any_loop(one)
         await on_any_loop(other)
+
+
+@hearth.capability("look", version="1.0.0", tools=["gpio.get"], risk_ceiling="R1")
+async def look(job: hearth.Job, *, line: hearth.Line) -> dict[str, int]:
+    return {"value": (await job.run("gpio.get", line=line))["value"]}
+
+
+async def jobs(receiver: hearth.Client | hearth.Runtime) -> hearth.JobResult:
+    job: hearth.JobHandle = await receiver.delegate("look", "to see", {"line": "LED"})
+    print(await receiver.artifact(job.session_id), [one["state"] for one in await receiver.jobs()])
+    return (await job.wait()).raise_for_state()
+
+
+async def everywhere() -> None:
+    async with hearth.connect("ssh://pi") as client, hearth.open_runtime(board="sim") as runtime:
+        await jobs(client)
+        await jobs(runtime)
 """
 
 WRONG = """
@@ -63,6 +80,11 @@ async def on_any_loop(session: hearth.Session) -> None:
     await session.submit("x", [], dryrun=True)
     number: int = await session.i2c.read(1, 0x48, length=2)
     await session.gpio.pulse("LED", 1)
+
+
+async def jobs(client: hearth.Client, runtime: hearth.Runtime) -> None:
+    await client.delegat("look", "to see", {})
+    await runtime.delegate("look", {})
 """
 
 CHECKERS = {

@@ -13,11 +13,10 @@ from hypothesis import given, settings, strategies as st
 
 from hearth._util.toml import parse_toml
 from hearth.actors import build
-from hearth.config.file import structure
-from hearth.config.model import Config
+from hearth.config.model import read_config
 from hearth.errors import ConfigError
-from hearth.hcp.messages import CLASSIFICATIONS, RISKS
 from hearth.policy.change import PolicyChange, compare, resets_halt
+from hearth.policy.levels import CLASSIFICATIONS, RISKS
 from hearth.policy.principal import Principal
 from hearth.policy.rules import RIGHTS, Grant, JobRules, PolicyEntry, Scope, decide, default_policy
 from hearth.tools import Use
@@ -299,7 +298,7 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 def read(text: str) -> list[PolicyEntry]:
-    config = structure(Config, parse_toml(text.encode(), "x"), "x")
+    config = read_config(parse_toml(text.encode(), "x"), "x")
     return build.policy_entries(config) or list(default_policy(1000, 5))
 
 

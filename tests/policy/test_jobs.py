@@ -1,7 +1,5 @@
 """Which whole jobs a policy entry lets its principals hand in."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from hearth.errors import ConfigError
@@ -54,19 +52,15 @@ def test_rules_that_mean_nothing_are_refused_by_their_key(hcp, told):
     assert told in str(caught.value)
 
 
-def capability(*, asks):
-    return SimpleNamespace(safety=SimpleNamespace(requires_human_approval=asks))
-
-
 def test_a_pattern_that_fits_no_capability_is_pointed_out_unless_it_means_all():
-    there = {"bench-x": capability(asks=False)}
+    there = {"bench-x": False}
     assert idle_job_rules([entry(capabilities=["bench-*", "*"])], there) == []
     (told,) = idle_job_rules([entry(capabilities=["bench-*", "bnech-*"])], there)
     assert told == "policy 'a': hcp.capabilities: 'bnech-*' fits no capability; `hearth hcp capabilities` lists them"
 
 
 def test_a_capability_whose_jobs_no_person_could_approve_is_pointed_out():
-    there = {"furnace": capability(asks=True), "bench-x": capability(asks=False)}
+    there = {"furnace": True, "bench-x": False}
     (told,) = idle_job_rules([entry()], there)
     assert told == "capability furnace: a person must allow its jobs, and no [[policy]] entry has approve in its rights"
     able = PolicyEntry(name="able", match={"any": True}, rights=["approve"])

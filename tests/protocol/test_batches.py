@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from hearth.errors import RpcError
-from hearth.protocol import Answer, Call, ServerProtocol
+from hearth.protocol.server import Answer, Call, ServerProtocol
 
 INVALID, UNKNOWN, PARAMS = -32600, -32601, -32602
 

@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from hearth.protocol import DocumentTooLong, LineFramer
+from hearth.protocol.framing import DocumentTooLong, LineFramer
 
 
 def feed_all(framer, chunks):

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hearth.errors import DeviceError, InvalidRequest, MethodNotFound, ParseError, RpcError
-from hearth.protocol import Answer, Call, Close, ServerProtocol
 from hearth.protocol.jsonrpc import (
     MAX_DEPTH,
     dump_error,
@@ -22,6 +21,7 @@ from hearth.protocol.jsonrpc import (
     read_request,
     reply_id_of,
 )
+from hearth.protocol.server import Answer, Call, Close, ServerProtocol
 
 PARSE, INVALID, UNKNOWN, PARAMS = -32700, -32600, -32601, -32602
 

@@ -4,9 +4,10 @@ import attrs
 import pytest
 
 from hearth.errors import InvalidParams, UnsupportedVersion
-from hearth.protocol import METHODS, PROTOCOL_VERSION
+from hearth.protocol import PROTOCOL_VERSION
 from hearth.protocol.known import KNOWN, read_params
 from hearth.protocol.methods import (
+    METHODS,
     SUPPORTED,
     ApprovalGrant,
     ApprovalList,

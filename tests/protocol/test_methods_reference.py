@@ -10,10 +10,10 @@ from support.method_params import MINIMAL, needs_a_session
 
 from hearth.errors import ERROR_TABLE
 from hearth.hcp.codec import read_message
-from hearth.protocol import METHODS, Call, ServerProtocol
 from hearth.protocol.client import ClientProtocol, HcpMessage, Reply, TaskEventNotification, read_task
 from hearth.protocol.jsonrpc import MAX_DEPTH
-from hearth.protocol.methods import read_session_id
+from hearth.protocol.methods import METHODS, read_session_id
+from hearth.protocol.server import Call, ServerProtocol
 from hearth.protocol.submissions import Constraints, StepSpec
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text()

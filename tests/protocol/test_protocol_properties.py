@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
 from hearth.errors import ERROR_TABLE, InvalidParams, RpcError, UnsupportedVersion
-from hearth.protocol import METHODS, Answer, Call, Close, ServerProtocol
 from hearth.protocol.client import Broken, ClientProtocol, Notification, Reply, TaskEventNotification
+from hearth.protocol.methods import METHODS
+from hearth.protocol.server import Answer, Call, Close, ServerProtocol
 
 SOME = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -4,7 +4,6 @@ import orjson
 import pytest
 
 from hearth.errors import InvalidParams
-from hearth.protocol import METHODS, Answer, Call, ServerProtocol
 from hearth.protocol.client import Broken, ClientProtocol, HcpMessage, ProtocolViolation, Reply
 from hearth.protocol.hcp_methods import (
     MOST_READ,
@@ -16,7 +15,8 @@ from hearth.protocol.hcp_methods import (
     HcpSessions,
     HcpWithdraw,
 )
-from hearth.protocol.server import Close, HcpDocument
+from hearth.protocol.methods import METHODS
+from hearth.protocol.server import Answer, Call, Close, HcpDocument, ServerProtocol
 
 SUBMIT = {"hcp_version": "1.0", "message_id": "m", "session_id": None, "type": "task_submit", "payload": {}}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "hcp.sessions", "params": {}}

@@ -5,9 +5,10 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hearth.errors import ERROR_TABLE, DeviceError
-from hearth.protocol import METHODS, Answer, Call, ServerProtocol
 from hearth.protocol.client import ClientProtocol, Notification, Reply, TaskEventNotification
 from hearth.protocol.jsonrpc import dump_request, join_batch
+from hearth.protocol.methods import METHODS
+from hearth.protocol.server import Answer, Call, ServerProtocol
 
 KNOWN = sorted(METHODS)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -514,9 +514,9 @@ BUGS = (
     Bug(
         "widened-by-signal",
         "a signal takes any policy, as if its sender had said yes",
-        "hearth.actors.daemon",
-        "            await self._reload()\n        except",
-        "            await self._reload(True)\n        except",
+        "hearth.actors.daemon.reload",
+        "            await self.reload()\n        except",
+        "            await self.reload(True)\n        except",
         "a reload never widens silently",
         seed=9,
     ),

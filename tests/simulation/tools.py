@@ -14,7 +14,7 @@ import trio
 from attrs import evolve
 
 import hearth.actors.build
-import hearth.actors.daemon
+import hearth.actors.daemon.reload
 import hearth.actors.runtime
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
@@ -233,7 +233,7 @@ MADE_ONCE = [
     (hearth.actors.runtime, "Validator", validator),
     (hearth.actors.runtime, "check_schema", checked),
     # A reload reads what the world has in place of a file.
-    (hearth.actors.daemon, "load_config", lambda file, **_how: file.config),
-    (hearth.actors.daemon, "check_directories", lambda *_places: None),
+    (hearth.actors.daemon.reload, "load_config", lambda file, **_how: file.config),
+    (hearth.actors.daemon.reload, "check_directories", lambda *_places: None),
 ]
 """What a process makes once and not for every world, since it does not change: see `machine.running`."""

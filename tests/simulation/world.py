@@ -164,10 +164,10 @@ class World:
             uptime=trio.current_time,
             audit_head=lambda: journal.head,
             outputs_file=OutputsFile(machine.PLACE / OUTPUTS),
-            # It describes the machine it is made on, and takes longer than a world.
-            agent_card=lambda _listeners, _serves_mcp: None,
             attestation=None,
-            open_card=lambda _now: [],
+            # The card describes the machine it is made on, and takes longer than a world. There are no jobs.
+            extras={},
+            later={},
         )
 
     async def live(self) -> None:
@@ -210,7 +210,7 @@ class World:
                 self.machine.nursery = threads
                 try:
                     with self.killed:
-                        await self.daemon.run([listener], None, Path("/run/world.sock"), None)
+                        await self.daemon.run([listener], None, Path("/run/world.sock"))
                 finally:
                     threads.cancel_scope.cancel()
         except Exception as failure:  # noqa: BLE001  whatever comes out of a daemon is for the tape

@@ -27,8 +27,8 @@ from hearth.drivers.i2c.linux import LinuxI2c
 from hearth.drivers.i2c.sim import Eeprom, SimI2c, SlowTemperature, Tmp102
 from hearth.drivers.modbus.driver import ModbusDevice
 from hearth.drivers.modbus.line import ModbusLine
+from hearth.drivers.modbus.network import TcpPort
 from hearth.drivers.modbus.sim import SimModbusPort
-from hearth.drivers.modbus.tcp import TcpPort
 from hearth.drivers.pwm.driver import ChannelSpec, ServoSpec
 from hearth.drivers.pwm.linux import LinuxPwm
 from hearth.drivers.pwm.sim import SimPwm

@@ -13,9 +13,11 @@ from uuid import uuid4
 from attrs import evolve
 from support.world import ALICE, BenchWorld, RawClient, running
 
+from hearth.actors.bridges.hcp.extra import HcpService
 from hearth.actors.bridges.hcp.lazy import JobServerLifetime, open_job_storage
 from hearth.actors.embedded import job_sessions
-from hearth.config.model import Config, HcpConfig
+from hearth.config.hcp import HcpConfig
+from hearth.config.model import Config
 from hearth.hcp.capability import Capability, CapabilitySet, Safety, SafetyEnvelope
 from hearth.hcp.durable import CapabilityFailed
 from hearth.policy.rules import JobRules, Match, PolicyEntry
@@ -189,9 +191,11 @@ class HcpWorld(BenchWorld):
             self.parts,
             clock=clock or self.parts.clock,
             latch=latch or self.parts.latch,
-            capabilities=CapabilitySet(capabilities),
-            hcp=HcpConfig(**{"serve": True, **(settings or {})}),
-            hcp_directory=directory,
+            extras={
+                "hcp": HcpService(
+                    HcpConfig(**{"serve": True, **(settings or {})}), CapabilitySet(capabilities), directory
+                )
+            },
         )
         self.job_server = None
         self.lifetime = None
@@ -211,9 +215,9 @@ async def hcp_world(directory, *capabilities, opened=True, **more):
     async with running(world):
         world.lifetime = JobServerLifetime(storage, world.runtime, job_sessions(world.runtime))
         world.nursery.start_soon(world.lifetime.run)
-        world.runtime.job_server = await world.lifetime.ready()
+        lazy = world.parts.extras["hcp"].server = await world.lifetime.ready()
         if opened:
-            world.job_server = await world.runtime.job_server.real()
+            world.job_server = await lazy.real()
         try:
             yield world
         finally:

@@ -116,7 +116,7 @@ async def cell(tmp_path, *, style=Style.INLINE, board=BOARD, policy=EMBEDDED_POL
         parts = evolve(parts, journal=journal, audit_head=lambda: journal.head)
     try:
         with trio.fail_after(60):
-            async with serve_parts(parts, open_all(parts)) as runtime:
+            async with serve_parts(open_all(parts)) as runtime:
                 yield Cell(runtime, gpio, tmp_path / "audit.log")
     finally:
         gpio.held.set()

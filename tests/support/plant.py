@@ -17,10 +17,12 @@ from support.mcp import mcp_client
 from support.world import ALICE, BOB, NOON, World, running
 
 from hearth import step
+from hearth.actors.bridges.hcp.extra import HcpService
 from hearth.actors.bridges.hcp.lazy import JobServerLifetime, open_job_storage
 from hearth.actors.embedded import job_sessions
 from hearth.actors.runtime import RuntimeParts
-from hearth.config.model import HcpConfig, LimitsConfig
+from hearth.config.hcp import HcpConfig
+from hearth.config.model import LimitsConfig
 from hearth.drivers.base import Style
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
@@ -219,9 +221,7 @@ class Plant(World):
         if job_directory is not None:
             self.parts = evolve(
                 self.parts,
-                capabilities=CapabilitySet(capabilities),
-                hcp=HcpConfig(serve=True),
-                hcp_directory=job_directory,
+                extras={"hcp": HcpService(HcpConfig(serve=True), CapabilitySet(capabilities), job_directory)},
             )
         self.gpio, self.i2c = board.drivers["gpio:plant"], board.drivers["i2c:1"]
         self.tank, self.room = 40.0, 20.0
@@ -259,7 +259,7 @@ async def plant(job_directory=None, capabilities=()):
             if storage is not None:
                 lifetime = JobServerLifetime(storage, made.runtime, job_sessions(made.runtime))
                 made.nursery.start_soon(lifetime.run)
-                made.runtime.job_server = await lifetime.ready()
+                made.parts.extras["hcp"].server = await lifetime.ready()
             try:
                 async with made._entered:
                     made.watched.forget()

@@ -251,9 +251,9 @@ class World:
         found = [record for record in self._records() if not events or record["event"] in events]
         return [record for record in found if like.items() <= record.items()]
 
-    def sessions(self, principal=ALICE, jobs=None):
+    def sessions(self, principal=ALICE, nursery=None):
         """What opens sessions for a principal without a connection."""
-        return EmbeddedRuntime(self.runtime, principal, jobs)
+        return EmbeddedRuntime(self.runtime, principal, nursery)
 
     def connection(self, carrier, principal, **more):
         """A connection's actor, with the limits of this world."""

@@ -26,9 +26,10 @@ from support.hcp import capability
 from support.mcp import mcp_client
 from support.world import running
 
+from hearth.actors.bridges.hcp.extra import HcpService
 from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
 from hearth.actors.embedded import job_sessions
-from hearth.config.model import HcpConfig
+from hearth.config.hcp import HcpConfig
 from hearth.errors import RpcError
 from hearth.hcp.capability import CapabilitySet
 from hearth.hcp.durable import StepFailed
@@ -165,8 +166,8 @@ async def serving(world):
     settings = HcpConfig(serve=True, max_steps=10_000_000)
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with TemporaryDirectory(prefix="hearth-writers-", dir=memory) as directory:
-        more = {"capabilities": CapabilitySet([offered]), "hcp": settings, "hcp_directory": Path(directory) / "jobs"}
-        world.parts = evolve(world.parts, **more)
+        jobs = HcpService(settings, CapabilitySet([offered]), Path(directory) / "jobs")
+        world.parts = evolve(world.parts, extras={"hcp": jobs})
         storage = open_job_storage(world.parts)
         async with running(world), open_job_server(storage, world.runtime, job_sessions(world.runtime)):
             yield world

@@ -39,6 +39,7 @@ import trio
 from attrs import define, field
 
 from hearth._util.ids import boot_id
+from hearth.actors.agentcard import card_of
 from hearth.actors.bridges.amqp.connection import BrokerSettings, stay_connected
 from hearth.actors.bridges.amqp.declare import declare_as_allowed
 from hearth.actors.bridges.amqp.halts import HELD, FleetHalts
@@ -442,7 +443,7 @@ class Uplink:
             await connection.declare(l1.cards_topology())
         while True:
             parts = self._runtime.parts
-            card = self._runtime.agent_card() or {}
+            card = card_of(self._runtime) or {}
             metadata = card.get("metadata", {})
             labels = {name: value for name, value in metadata.items() if isinstance(value, str) and ":" not in name}
             # Taken before the state is read: what changes while this announces is announced next.

@@ -33,9 +33,10 @@ from hearth.actors.supervisor import contain
 from hearth.audit.record import args_hash
 from hearth.hcp.codec import write_payload
 from hearth.hcp.durable import ANNOUNCED, Recorded, unknown as unknown_of
-from hearth.hcp.messages import CLASSIFICATIONS, ErrorDetails, Rejection, TaskCompleted, TaskFailed, write_duration
+from hearth.hcp.messages import ErrorDetails, Rejection, TaskCompleted, TaskFailed, write_duration
 from hearth.hcp.plot import PlotError, draw
 from hearth.hcp.report import conform, summary
+from hearth.policy.levels import CLASSIFICATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

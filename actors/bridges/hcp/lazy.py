@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.bridges.hcp.service import HcpJobServer, OpenStorage
-    from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.messages import HcpRequest, MessageSink, Request
     from hearth.actors.runtime import Runtime, RuntimeParts
+    from hearth.actors.service import OpenSession
     from hearth.policy.principal import Principal
 
 SERVICE: Final = "hearth.actors.bridges.hcp.service"
@@ -71,15 +71,18 @@ class JobStorage:
 
 
 def open_job_storage(parts: RuntimeParts) -> JobStorage | None:
-    """Lock and repair the last run's job files; return None if this daemon accepts no jobs.
+    """Lock and repair the last run's job files, once; return None if this daemon accepts no jobs.
 
     Blocking. Raises ConfigError.
     """
-    if not parts.hcp.serve or parts.hcp_directory is None:
+    jobs = parts.extras.get("hcp")
+    if jobs is None or jobs.directory is None:
         return None
-    storage = JobStorage(parts, parts.hcp_directory)
-    if parts.hcp_directory.exists():
-        storage.open(parts.clock())
+    if jobs.storage is None:
+        jobs.storage = JobStorage(parts, jobs.directory)
+        if jobs.directory.exists():
+            jobs.storage.open(parts.clock())
+    storage: JobStorage = jobs.storage
     return storage
 
 
@@ -266,7 +269,7 @@ def _load(parts: RuntimeParts) -> Any:
     """Import the job server's modules and the capabilities that come with hearth; blocking."""
     with IMPORTING:
         service = import_module(SERVICE)
-        parts.capabilities.loaded()
+        parts.extras["hcp"].capabilities.loaded()
     return service
 
 
@@ -283,7 +286,7 @@ async def open_job_server(
         # Not by `nursery.start`: a caller that is cancelled there would wait for a task that only `end` lets return.
         nursery.start_soon(lifetime.run)
         try:
-            job_server = runtime.job_server = await lifetime.ready()
+            job_server = runtime.extras["hcp"].server = await lifetime.ready()
             yield job_server
         finally:
             await lifetime.end()

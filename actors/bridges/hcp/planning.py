@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from hearth.api import Session, Step, TaskConstraints
-    from hearth.config.model import AskConfig
+    from hearth.config.ask import AskConfig
 
     OpenPlanning = Callable[[], AbstractAsyncContextManager[Session]]
 

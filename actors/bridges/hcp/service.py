@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hearth.actors.approval import Question
-    from hearth.actors.bridges.hcp.services import OpenSession
     from hearth.actors.bridges.hcp.store.queries import SessionRow
     from hearth.actors.messages import HcpRequest, MessageSink, Request
     from hearth.actors.runtime import Runtime, RuntimeParts
+    from hearth.actors.service import OpenSession
     from hearth.hcp.capability import Capability
     from hearth.hcp.messages import Message, ReasonCode
     from hearth.hcp.safety import Allowance
@@ -91,13 +91,13 @@ def open_storage(parts: RuntimeParts, directory: Path, now: float) -> OpenStorag
 
     Raises ConfigError.
     """
-    durability = parts.journal.settings.durability
+    durability, jobs = parts.journal.settings.durability, parts.extras["hcp"]
     job_store = JobStore(directory, durability=durability, clock=parts.clock)
     store = ArtifactStore(
         directory,
         job_store,
-        most_each=parts.hcp.max_artifact_bytes,
-        most_all=parts.hcp.max_artifacts_bytes,
+        most_each=jobs.settings.max_artifact_bytes,
+        most_all=jobs.settings.max_artifacts_bytes,
         durability=durability,
     )
     return OpenStorage(job_store, store, (*job_store.open(now), *store.open()))
@@ -111,11 +111,11 @@ async def serve_jobs(
     over: trio.Event,
 ) -> None:
     """Run a job server until `over` is set; call `opened` with it once every session of the last run has an end."""
-    parts, job_store = runtime.parts, storage.job_store
+    parts, job_store, jobs = runtime.parts, storage.job_store, runtime.extras["hcp"]
     services = Services(
-        capabilities=parts.capabilities,
-        settings=parts.hcp,
-        model=parts.ask,
+        capabilities=jobs.capabilities,
+        settings=jobs.settings,
+        model=jobs.model,
         policy=parts.policy,
         registry=parts.registry,
         journal=parts.journal,
@@ -138,13 +138,13 @@ async def serve_jobs(
             # The store outlives the jobs, because it takes their last messages.
             await outer.start(job_store.run)
             await recover(services)
-            async with trio.open_nursery() as jobs:
-                job_server = HcpJobServer(services, jobs)
-                jobs.start_soon(job_server.expire)
+            async with trio.open_nursery() as running:
+                job_server = HcpJobServer(services, running)
+                running.start_soon(job_server.expire)
                 opened(job_server)
                 await over.wait()
                 # Jobs that have not ended by now are torn down; the next start ends their sessions.
-                jobs.cancel_scope.cancel()
+                running.cancel_scope.cancel()
                 # Not after the last job has ended: on a disk that hangs, a job could wait for the store without end.
                 await job_store.aclose()
     finally:

@@ -6,7 +6,7 @@ Values and one-line helpers only. The job server decides; the job acts.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -15,7 +15,6 @@ from hearth.hcp.rejections import shutting_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from hearth.actors.approval import Approvals, Decision, Question
     from hearth.actors.bridges.hcp.artifacts import ArtifactStore
@@ -23,32 +22,14 @@ if TYPE_CHECKING:
     from hearth.actors.bus.queue import HaltFlag
     from hearth.actors.journal import Journal
     from hearth.actors.refusals import Refusals
-    from hearth.api import Session
-    from hearth.config.model import AskConfig, HcpConfig
+    from hearth.actors.service import OpenSession
+    from hearth.config.ask import AskConfig
+    from hearth.config.hcp import HcpConfig
     from hearth.hcp.capability import Capability
     from hearth.hcp.inputs import LineName, PortName
     from hearth.policy.memory import MemoryBudget
-    from hearth.policy.principal import Principal
     from hearth.policy.rules import PolicyEntry, Rate
     from hearth.tools import ToolRegistry
-
-
-class OpenSession(Protocol):
-    """Open a HACP session of a principal, restricted to these tools out of those that the policy allows.
-
-    When the block ends, the session is closed and its outputs are in their safe state.
-    """
-
-    def __call__(
-        self, principal: Principal, client_name: str, tools: frozenset[str], halts: int, *, conversation: bool = False
-    ) -> AbstractAsyncContextManager[Session]:
-        """Open the session of a job that came when the last halt had the number `halts`.
-
-        `conversation` is as for session.open.
-
-        Raises PermissionDenied, QueueFull, ShuttingDown.
-        """
-        ...
 
 
 @frozen(kw_only=True, eq=False)

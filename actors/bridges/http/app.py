@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hearth.actors.agentcard import card_of
 from hearth.actors.bridges.http import dashboard, metrics
 from hearth.actors.listeners.accept import Refused, caller, is_cross_site, values
 from hearth.errors import QueueFull, SessionInvalid
@@ -199,11 +200,11 @@ async def opened(
     section, limits = config.http, config.limits
     callers = Callers(runtime.parts.policy, report, behind_proxy=section.plaintext)
     async with AsyncExitStack() as stack:
-        routes = [*health_routes(runtime), *metrics.routes(runtime), *card_routes(runtime.agent_card)]
+        routes = [*health_routes(runtime), *metrics.routes(runtime), *card_routes(partial(card_of, runtime))]
         if page:
             routes += [*dashboard.routes(page), Route(HACP, upgrade_required)]
-        runtime.serves_mcp = with_mcp
         if with_mcp:
+            runtime.extra("mcp").over_http = True
             routes += await stack.enter_async_context(_mcp(config, runtime))
         app = Starlette(
             routes=routes,
@@ -237,7 +238,7 @@ def _mcp(config: Config, runtime: Runtime) -> AbstractAsyncContextManager[list[R
         all_offers(
             state,
             principal=mcp.requester,
-            own_card=runtime.agent_card,
+            own_card=partial(card_of, runtime),
             lease=min(LEASE, limits.idle_ttl_s),
             account=runtime.memory.for_principal,
         ),

@@ -7,7 +7,7 @@ client's input. So the number of series depends on the board alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -28,12 +28,13 @@ from hearth.actors.metrics import LATENCY_BOUNDS
 from hearth.protocol.methods import METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from starlette.requests import Request
 
     from hearth.actors.metrics import Metrics
     from hearth.actors.runtime import Runtime
+    from hearth.actors.service import Figure
 
 PATH: Final = "/metrics"
 OPEN_METRICS: Final = "application/openmetrics-text"
@@ -89,8 +90,8 @@ class RuntimeCollector(Collector):
         yield from _events(metrics)
         yield from self._audit(metrics)
         yield from self._clients(metrics)
-        if self._runtime.uplink is not None:
-            yield from _uplink(self._runtime.uplink())
+        for name, service in self._runtime.extras.items():
+            yield from (_metric(name, figure) for figure in service.figures())
 
     def _work(self, metrics: Metrics) -> Iterator[Metric]:
         tasks = CounterMetricFamily("hearth_tasks", "Tasks that have ended, by status", labels=["status"])
@@ -189,13 +190,9 @@ class RuntimeCollector(Collector):
         yield from (connected, opened)
 
 
-def _uplink(status: Mapping[str, Any]) -> Iterator[Metric]:
-    yield GaugeMetricFamily("hearth_amqp_connected", "1 while orders can come from the broker", status["connected"])
-    yield GaugeMetricFamily("hearth_amqp_outbox", "Messages that the broker has not confirmed yet", status["outbox"])
-    yield GaugeMetricFamily("hearth_amqp_outbox_bytes", "Their bytes", status["outbox_bytes"])
-    yield CounterMetricFamily("hearth_amqp_published", "Messages that the broker has confirmed", status["published"])
-    yield CounterMetricFamily("hearth_amqp_taken", "Messages that the broker has delivered", status["taken"])
-    yield CounterMetricFamily("hearth_amqp_reconnects", "Connections after the first one", status["reconnects"])
+def _metric(extra: str, figure: Figure) -> Metric:
+    family = CounterMetricFamily if figure.counter else GaugeMetricFamily
+    return family(f"hearth_{extra}_{figure.name}", figure.help, figure.value)
 
 
 def _events(metrics: Metrics) -> Iterator[Metric]:

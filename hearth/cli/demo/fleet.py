@@ -230,8 +230,8 @@ async def serve_devices(configs: Sequence[str]) -> None:
 
 async def _serve_device(config: Path, *, task_status: trio.TaskStatus[None]) -> None:
     from hearth.actors.bridges.amqp.connection import BrokerSettings
+    from hearth.actors.bridges.amqp.extra import AmqpService
     from hearth.actors.bridges.amqp.uplink import Uplink
-    from hearth.actors.bridges.hcp.lazy import open_job_server, open_job_storage
     from hearth.actors.build import build_parts
     from hearth.actors.embedded import job_sessions
     from hearth.actors.runtime import Runtime
@@ -240,13 +240,11 @@ async def _serve_device(config: Path, *, task_status: trio.TaskStatus[None]) -> 
     loaded = load_config(config)
     parts = build_parts(loaded, default_policy=(), config_file=config)
     parts.open_records()
-    storage = open_job_storage(parts)
     runtime = Runtime(parts)
-    async with runtime.serve(), open_job_server(storage, runtime, job_sessions(runtime)) as job_server:
-        assert job_server is not None
+    async with runtime.serve(), runtime.serve_extras(job_sessions(runtime)):
         quick = BrokerSettings(backoff_first=0.1, backoff_most=1.0)
-        uplink = Uplink(loaded.amqp, runtime, await job_server.real(), settings=quick)
-        runtime.uplink = uplink.status
+        uplink = Uplink(loaded.amqp, runtime, await runtime.extras["hcp"].server.real(), settings=quick)
+        runtime.extras["amqp"] = AmqpService(loaded, uplink=uplink)
         task_status.started()
         await uplink.run()
 

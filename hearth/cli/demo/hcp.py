@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import trio
 
+from hearth import connect
 from hearth.audit.verify import verify
 from hearth.cli import hcp_view
 from hearth.cli.audit import record_line
 from hearth.cli.demo.stage import SCENE_LIMIT, run_daemon
-from hearth.client.connection import connect
 from hearth.client.job_stream import closes
 from hearth.errors import JobRejected
 from hearth.hcp import require
@@ -28,9 +28,9 @@ from hearth.hcp.messages import Event
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hearth.api import JobResult
+    from hearth import Client
     from hearth.cli.demo.stage import DemoFolder, Stage
-    from hearth.client.connection import Client
+    from hearth.hcp.api import JobResult
 
 CAPABILITY = "bench-climate-survey"
 MESSAGE_ID = "5d3c1c5e-6f0e-4b3c-9a57-0d1f2b6f4a10"

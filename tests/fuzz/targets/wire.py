@@ -17,7 +17,6 @@ import orjson
 
 from hearth.api import TaskResult
 from hearth.errors import ERROR_TABLE, InvalidParams, RpcError, UnsupportedVersion
-from hearth.protocol import METHODS, Answer, Call, Close, ServerProtocol
 from hearth.protocol.client import (
     Broken,
     ClientProtocol,
@@ -29,8 +28,8 @@ from hearth.protocol.client import (
     read_task,
 )
 from hearth.protocol.jsonrpc import reply_id_in
-from hearth.protocol.methods import read_session_id
-from hearth.protocol.server import HcpDocument
+from hearth.protocol.methods import METHODS, read_session_id
+from hearth.protocol.server import Answer, Call, Close, HcpDocument, ServerProtocol
 
 from ..mutation import bytes_of, json_of, parts
 

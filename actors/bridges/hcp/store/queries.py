@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator, Sequence
 
-    from hearth.hcp.messages import Classification, Risk, State
+    from hearth.hcp.messages import State
+    from hearth.policy.levels import Classification, Risk
 
 _SESSION = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FILE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
