@@ -62,6 +62,7 @@ from hearth.actors.observe import ObserveRequests
 from hearth.actors.task_registry import TaskRegistry
 from hearth.actors.turns import turns_of
 from hearth.audit.record import timestamp
+from hearth.drivers.base import BaseDriver
 from hearth.errors import (
     AuditUnavailable,
     InternalError,
@@ -338,7 +339,8 @@ class Session:
                 refuse(message, SessionInvalid())
             # Drivers keep state for each session, such as its place in a serial port's input.
             for bus in self._services.checks.buses.values():
-                bus.driver.forget(self.session_id)
+                if getattr(bus.driver.forget, "__func__", None) is not BaseDriver.forget:
+                    bus.driver.forget(self.session_id)
             # Once more, whatever happened above: tasks that were still yielding may have driven outputs since.
             with trio.CancelScope(shield=True):
                 # Wait only if the outcome is still to be recorded here; else the buses record it.

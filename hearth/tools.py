@@ -8,7 +8,7 @@ are in `hearth.drivers.tools` and in vendors' packages) and does not know how a 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -501,3 +501,11 @@ class ToolRegistry(Mapping[str, Tool]):
 
     def __len__(self) -> int:
         return len(self._tools)
+
+    def items(self) -> ItemsView[str, Tool]:
+        """See Mapping: without a call for each tool."""
+        return self._tools.items()
+
+    def values(self) -> ValuesView[Tool]:
+        """See Mapping: without a call for each tool."""
+        return self._tools.values()
