@@ -53,6 +53,12 @@ Act: TypeAlias = "tuple[int, str, Mapping[str, Any]]"
 Missing: TypeAlias = "Callable[[ApprovalRule, Sequence[Act]], int]"
 """Returns how many approvals of these steps are missing by a rule."""
 
+
+def all_missing(rule: ApprovalRule, _acts: Sequence[Act]) -> int:
+    """Return how many approvals are missing of steps that have none."""
+    return rule.persons
+
+
 # --- checks of a submission -------------------------------------------------------------------------------------------
 
 
@@ -120,7 +126,7 @@ def check(
     rates: RateLimits,
     now: float,
     verdicts: Verdicts,
-    missing: Missing = lambda rule, _acts: rule.persons,
+    missing: Missing = all_missing,
 ) -> tuple[list[StepRun], dict[str, int]]:
     """Return the steps of an acceptable submission, ready to run, and the tokens it took from the rate limits, by tool.
 
@@ -539,7 +545,7 @@ class Admission:
         now: float,
         on_end: Callable[[TaskActor], None],
         followers: int,
-        missing: Missing = lambda rule, _acts: rule.persons,
+        missing: Missing = all_missing,
     ) -> TaskActor:
         """Return a task that is registered and ready to run; it answers `request` when its submission is on record.
 
@@ -573,8 +579,10 @@ class Admission:
             request.result(accepted if follower is None else {**accepted, "subscribed": True})
             if follower is not None:
                 follower.follow(task.log, None)
-            self._task_registry.settle_key(requester.task_id, None)
+            if kept is not None:
+                self._task_registry.settle_key(requester.task_id, None)
 
+        kept = None if submit.idempotency_key is None else self._task_registry.enter_key(requester.task_id, submit)
         task = TaskActor(
             requester,
             submit.intent,
@@ -587,7 +595,7 @@ class Admission:
             now=now,
             acknowledge=acknowledge,
             on_end=on_end,
-            kept=self._task_registry.enter_key(requester.task_id, submit),
+            kept=kept,
         )
         if _has_unknown_args(submit, self._checks):
             self.name_ignored(request, submit)

@@ -235,7 +235,9 @@ class Connection:
                     break
                 await self._room_for(event)
             try:
-                self._hold_partial(protocol.partial_bytes)
+                partial_bytes = protocol.partial_bytes
+                if partial_bytes or self._partial:
+                    self._hold_partial(partial_bytes)
             except QueueFull as error:
                 # The rest of the document cannot be skipped: its end is not known.
                 self.send_queue.push(dump_error(None, error))
@@ -545,9 +547,10 @@ class Connection:
         """End a request that was in flight: release its `weight` in bytes, and send its answer, if it has one."""
         # `gone`: the answer goes nowhere, but the request must still be counted down and its memory released.
         self._in_flight -= 1
-        self._account.release(weight)
         if line is not None and not self.send_queue.gone:
-            self.send_queue.push(line)
+            self.send_queue.push(line, weight)
+        else:
+            self._account.release(weight)
         if self._settled is not None:
             self._settled.set()
 

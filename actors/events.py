@@ -136,6 +136,7 @@ class EventLog(Retained):
 
     def publish_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], ts: str) -> None:
         """Add some events, and notify the readers once; see `publish`."""
+        grown = 0
         for phase, members in events:
             seq = self.last_seq + 1
             params = orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members})
@@ -149,8 +150,12 @@ class EventLog(Retained):
                 self._keep_progress(entry, size)
             else:
                 self._kept.append(entry)
-                self.grow(size)
+                grown += size
                 self.ended = phase == "task_finish"
+        # As `grow` has it, which is for what was not reserved.
+        self._grown += grown
+        if self._grown > self._charged:
+            self.grow(0)
         followed = False
         for reader in self._readers:
             if not reader.gone:

@@ -314,7 +314,7 @@ class Runtime:
             lambda: {"entries": [entry.name for entry in parts.policy], "read_at": self._policy_read_at},
             self._owner,
         )
-        parts.journal.observe = self.observer.record
+        parts.journal.observer = self.observer
         validators, known = {}, {}
         for tool in parts.registry.values():
             check_schema(tool.params_schema, f"tool {tool.name}: params_schema")

@@ -42,7 +42,7 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from hearth._util.ids import new_id
-from hearth.actors.admission import Admission, Unchecked, check_paths_blocking
+from hearth.actors.admission import Admission, Unchecked, all_missing, check_paths_blocking
 from hearth.actors.approval.plans import PlanRequests
 from hearth.actors.approval.standing import StandingRequests
 from hearth.actors.bus.actor import make_safe
@@ -277,7 +277,9 @@ class Session:
         if not self._waiting or self._handling is not None or type(request.params) is HaltReset:
             self.post(request)
             return
-        self._heard(request)
+        # As `_heard`, which is for a request that is posted.
+        self._idle_timer.heard_at = self._clock()
+        request.halts = self._services.tasks.halt_flag.count if self._halts is None else self._halts
         if type(request.params) is SessionClose:
             # Now, and not only in the session's own turn: a task that has not begun by then begins nothing.
             self._take(request)
@@ -638,7 +640,7 @@ class Session:
             # What does more than read runs only as a prepared plan.
             submit = evolve(submit, constraints=evolve(submit.constraints, max_risk_level=0))
         submit = self._admission.resolve(submit)
-        first = self._task_registry.repeat(submit)
+        first = None if submit.idempotency_key is None else self._task_registry.repeat(submit)
         if first is not None:
             if first.waiting is None:
                 self._repeat(request, submit, first, None)
@@ -677,12 +679,13 @@ class Session:
                 self._task_ended(task)
                 on_end(task)
 
-        followers = len(self._subscribers)
-        if claim is None:
+        followers = len(self._subscribers.followers)
+        if claim is None and self._grant.approval:
             tainted = self._grant.tainted_by is not None
             claim = self._services.plans.standing.claim(submit, self.principal, tainted=tainted)
-        task = self._admission.accept(submit, verdicts, request, self._clock(), ended, followers, claim.missing)
-        if uses := claim.spend():
+        missing = all_missing if claim is None else claim.missing
+        task = self._admission.accept(submit, verdicts, request, self._clock(), ended, followers, missing)
+        if claim is not None and (uses := claim.spend()):
             by = {"session_id": self.session_id, "principal": self.principal}
             first = {**(first or {"event": "approval.use", **by}), "uses": uses}
         if first is not None:
@@ -690,7 +693,8 @@ class Session:
         if self._opening.conversation and self._grant.tainted_by is None:
             self._note_taint(submit)
         # In this order: a follower that is attached later could miss the first event.
-        self._subscribers.follow(task.log)
+        if followers:
+            self._subscribers.follow(task.log)
         if not (at_once and task.run_now()):
             self._nursery.start_soon(task.run)
         return task
@@ -890,39 +894,36 @@ class Subscribers:
     readers. The follower decides when events are sent.
     """
 
-    __slots__ = ("_account", "_followers", "_task_registry")
+    __slots__ = ("_account", "_task_registry", "followers")
 
     def __init__(self, task_registry: TaskRegistry, account: Account) -> None:
         self._account = account
         self._task_registry = task_registry
-        self._followers: list[EventSink] = []
-
-    def __len__(self) -> int:
-        """Return the number of followers of the whole session."""
-        return len(self._followers)
+        self.followers: list[EventSink] = []
+        """The followers of the whole session."""
 
     @property
     def listening(self) -> bool:
         """True while a connected follower follows the session or a live task of it."""
-        return any(not follower.gone for follower in self._followers) or any(
+        return any(not follower.gone for follower in self.followers) or any(
             task.log.followed for task in self._task_registry.all_live()
         )
 
     def had(self, follower: EventSink, followed: Collection[History]) -> bool:
         """Return True if a follower that has gone, with these histories, followed the session or a task of it."""
-        return any(other is follower for other in self._followers) or any(
+        return any(other is follower for other in self.followers) or any(
             log in followed for log in self._task_registry.logs()
         )
 
     def follow(self, log: EventLog) -> None:
         """Let all followers of the session follow a new task."""
-        for follower in self._followers:
+        for follower in self.followers:
             if not follower.gone:
                 follower.follow(log, None)
 
     def forget(self, follower: EventSink) -> None:
         """Remove a follower of the whole session."""
-        self._followers = [other for other in self._followers if other is not follower]
+        self.followers = [other for other in self.followers if other is not follower]
 
     def subscribe(self, request: Request, params: EventsSubscribe) -> None:
         """Answer, then send the history and what follows. Raises TaskNotFound, PermissionDenied, QueueFull."""
@@ -940,8 +941,8 @@ class Subscribers:
         self._account.require(FEED_BYTES * (1 + len(logs)))
         request.result({"ok": True})
         # Followers that have gone leave the list here too: their notice (`Disconnected`) may still be in the mailbox.
-        self._followers = [other for other in self._followers if other is not follower and not other.gone]
-        self._followers.append(follower)
+        self.followers = [other for other in self.followers if other is not follower and not other.gone]
+        self.followers.append(follower)
         for log in logs:
             follower.follow(log, None)
 

@@ -145,16 +145,16 @@ class TaskRegistry:
         """Move a task that has ended to the history; the task calls this last."""
         assert task.snapshot is not None
         del self._live[task.task_id]
-        self._account.release(task.charged)
-        self._keep(Finished(task.task_id, task.status, task.snapshot, task.log, self))
-        entry = self._keyed.pop(task.task_id, None)
+        self._keep(Finished(task.task_id, task.status, task.snapshot, task.log, self), task.charged)
+        entry = self._keyed.pop(task.task_id, None) if self._keyed else None
         if entry is not None:
             self._keys.ended(entry, task.status)
 
-    def _keep(self, finished: Finished) -> None:
+    def _keep(self, finished: Finished, charged: int = 0) -> None:
+        """Add an ended task; `charged` bytes, for the live one, are charged for it already."""
         self._history[finished.task_id] = finished
         self._account.offer(finished)
-        self._account.add(_ended_bytes(finished))
+        self._account.add(_ended_bytes(finished) - charged)
         while len(self._history) > self._max_history:
             self.forget(next(iter(self._history)))
 

@@ -439,11 +439,12 @@ class Tool:
 
     def logged_args(self, args: Args) -> dict[str, Json]:
         """Return the args that may be shown in clear."""
-        return {
-            name: _brief(args[name])
-            for name in self.logged
-            if name in args and isinstance(args[name], (str, int, float))
-        }
+        shown: dict[str, Json] = {}
+        for name in self.logged:
+            if name in args and isinstance(value := args[name], (str, int, float)):
+                brief = isinstance(value, str) and len(value) > LONGEST_LOGGED
+                shown[name] = f"{value[:LONGEST_LOGGED]}…" if brief else value  # type: ignore[index]
+        return shown
 
     def to_wire(self) -> dict[str, Json]:
         """Return the entry of tool.list (draft §3.3), plus result_schema, capability, idempotent and least_risk.
@@ -470,10 +471,6 @@ class Tool:
 
 LONGEST_LOGGED = 128
 """Characters of a logged text, such as a path."""
-
-
-def _brief(value: Json) -> Json:
-    return f"{value[:LONGEST_LOGGED]}…" if isinstance(value, str) and len(value) > LONGEST_LOGGED else value
 
 
 class ToolRegistry(Mapping[str, Tool]):

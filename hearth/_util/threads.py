@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
@@ -106,7 +106,8 @@ class Call(Generic[T]):
             self._error = error
         self.done = True
         self._ended.release()
-        self._wake()
+        if self._wakes:  # `then`, which comes later, sees that the call is done
+            self._wake()
 
     def _wake(self) -> None:
         # Both threads come here once `done` is True; the one that gets the function calls it. The loop may have ended.
@@ -124,7 +125,7 @@ class Call(Generic[T]):
                 raise self._error
             finally:
                 del self  # breaks the cycle of error, traceback and this frame
-        return cast("T", self._value)
+        return self._value  # type: ignore[return-value]  # there is one, since there is no error
 
     def then(self, function: Callable[[], Any]) -> None:
         """Call `function` in a turn of the loop when the call has ended. Only once for each call."""
@@ -166,7 +167,7 @@ class Helper:
         allowed = _move(call.processor)
         try:
             self._calls.put(call)
-            call.settle(PATIENCE_S if patience is None else patience)
+            call._ended.acquire(timeout=PATIENCE_S if patience is None else patience)
         finally:
             # Also after a Ctrl-C: the caller's thread is the embedding program's.
             if allowed:

@@ -244,7 +244,12 @@ class AuditLog:
         try:
             if spend or self.reserve.spent:
                 self._settle_reserve(spend=spend)
-            self._prepare(at)
+            # The file must be there, end in a whole record, and have its opening.
+            writer.begin()
+            if not 0 <= at - self._watched_at < WATCH_S:
+                self._watch(at)
+            if self._opening is not None:
+                self._write_opening(at)
             if rest and not writer.size:
                 rest = [(rest[0][0], {**rest[0][1], "format": FORMAT}), *rest[1:]]
             while rest:
@@ -275,7 +280,7 @@ class AuditLog:
             writer.restore()
             raise
         finally:
-            self.head = chain.head
+            self.head = chain.seq, chain.prev
 
     def _settle_reserve(self, *, spend: bool) -> None:
         try:
@@ -285,14 +290,6 @@ class AuditLog:
                 self.reserve.make()
         except OSError as error:
             raise self._writer.failed(error) from error
-
-    def _prepare(self, at: float) -> None:
-        """Before the first record of a batch: the file must be there, end in a whole record, and have its opening."""
-        self._writer.begin()
-        if not 0 <= at - self._watched_at < WATCH_S:
-            self._watch(at)
-        if self._opening is not None:
-            self._write_opening(at)
 
     def _write_opening(self, at: float) -> None:
         if self._opening is not None and not self._writer.size:
