@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import json
 import os
 import socket
 import sys
@@ -479,8 +480,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.walks", description="Count the calls of a request.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="which: all without any")
     parser.add_argument("--calls", action="store_true", help="print which functions were called, and how often")
+    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
     options = parser.parse_args(argv)
     found = taken(options.names)
+    if options.json:
+        print(json.dumps({name: dict(zip(HEADS, tally.figures, strict=True)) for name, tally in found.items()}))
+        return 0
     print(f"{'walk':12} {'goal':>6}" + "".join(f"{head:>10}" for head in HEADS))
     for one in WALKS:
         if (tally := found.get(one.name)) is not None:
