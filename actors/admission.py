@@ -138,7 +138,7 @@ def check(
     if len(specs) > checks.max_steps:
         reason = f"a task has at most {checks.max_steps} steps, this one has {len(specs)}"
         raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task/steps", "reason": reason})
-    tools, interlocks = checks.registry.by_name, checks.interlocks
+    tools = checks.registry.by_name
     calls = _calls(specs, checks)
     for call in calls:
         if call.tool not in tools:
@@ -146,23 +146,31 @@ def check(
     for call in calls:
         if call.tool not in grant.allowed:
             raise _denied(call, f"not in the allowlist of policy {grant.policy!r}")
-    runs = []
+    runs, has_paths = [], False
     for call in calls:
-        runs.append(_resolve(call, tools[call.tool], checks, strict=submit.strict))  # noqa: PERF401
+        run = _resolve(call, tools[call.tool], checks, strict=submit.strict)
+        has_paths = has_paths or run.tool.paths is not no_paths
+        runs.append(run)
     _check_risks(submit, calls, runs, grant, missing, checks.signals)
     steps = runs[: len(specs)]
     for call, run in zip(calls[len(specs) :], runs[len(specs) :], strict=True):
         steps[call.index].expectation = _expectation(call, run)
-    _check_paths(calls, runs, checks.paths, verdicts)
+    if has_paths:
+        _check_paths(calls, runs, checks.paths, verdicts)
+    _check_drives(calls[: len(specs)], steps, checks, verdicts)
+    return steps, _take_tokens(runs, rates, now)
+
+
+def _check_drives(calls: Sequence[RequestedCall], steps: Sequence[StepRun], checks: Checks, verdicts: Verdicts) -> None:
+    """Refuse steps that limits or interlocks refuse. Raises LimitViolated, Halted, InterlockOpen or Unchecked."""
     drives: list[Sequence[Drive]] = []
-    for call, step in zip(calls, steps, strict=False):
+    for call, step in zip(calls, steps, strict=True):
         foresees = step.risk and step.bus.guard.foresees
-        drives.append(step.tool.drives(call.args) if foresees or (step.risk and interlocks is not None) else ())
+        drives.append(step.tool.drives(call.args) if foresees or (step.risk and checks.interlocks is not None) else ())
         if foresees:
             _foresee(call, drives[-1], checks.buses)
-    if interlocks is not None and any(drives):
-        _check_interlocks(calls[: len(specs)], steps, drives, interlocks, verdicts)
-    return steps, _take_tokens(runs, rates, now)
+    if checks.interlocks is not None and any(drives):
+        _check_interlocks(calls, steps, drives, checks.interlocks, verdicts)
 
 
 def _calls(specs: Sequence[StepSpec], checks: Checks) -> list[RequestedCall]:
@@ -357,8 +365,6 @@ def _check_paths(calls: Sequence[RequestedCall], runs: Sequence[StepRun], paths:
     uses = []
     for call, run in zip(calls, runs, strict=True):
         uses.append(() if run.tool.paths is no_paths else run.tool.paths(call.args))
-    if not any(uses):
-        return
     for call, use in ((call, use) for call, each in zip(calls, uses, strict=True) for use in each):
         try:
             if use in verdicts:

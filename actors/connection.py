@@ -409,11 +409,7 @@ class Connection:
             # 0 until it is charged: `settle` releases `call.weight`, also of a request that is refused here.
             weight = call.weight
             if call.method in HALTS:
-                self._account.add(weight)
-                # Not refused for a member either that `strict` would refuse.
-                read, ignored = read_params(call.method, {**call.params, "strict": False})
-                request = ConnectionRequest(self, call, read, ignored)
-                self._directory.halts(self._principal, request, call.params.get("session_id"))
+                self._press(call)
                 return
             if weight > SMALL:
                 call.weight = 0
@@ -431,10 +427,7 @@ class Connection:
                 return
             params = call.params
             if call.method.startswith("hcp."):
-                if self._directory.job_server is None:
-                    raise MethodNotFound(data={"method": call.method, "reason": why_not_served()})
-                request = ConnectionRequest(self, call, *read_params(call.method, call.params))
-                self._directory.job_server.call(self._principal, request, self.send_queue)
+                self._call_jobs(call)
                 return
             # Check the session id first, and then the shape of the other params: the order of errors on the wire.
             session_id = params.get("session_id")
@@ -446,6 +439,21 @@ class Connection:
             (session.ask if weight <= SMALL else session.post)(request)
         except RpcError as error:
             self.refuse(call, error)
+
+    def _press(self, call: Call) -> None:
+        """Pass on a halt, or a question for its state."""
+        self._account.add(call.weight)
+        # Not refused for a member either that `strict` would refuse.
+        read, ignored = read_params(call.method, {**call.params, "strict": False})
+        request = ConnectionRequest(self, call, read, ignored)
+        self._directory.halts(self._principal, request, call.params.get("session_id"))
+
+    def _call_jobs(self, call: Call) -> None:
+        """Pass a call to the job server. Raises RpcError."""
+        if self._directory.job_server is None:
+            raise MethodNotFound(data={"method": call.method, "reason": why_not_served()})
+        request = ConnectionRequest(self, call, *read_params(call.method, call.params))
+        self._directory.job_server.call(self._principal, request, self.send_queue)
 
     def _not_here(self, what: str) -> RpcError:
         if isinstance(self._halts_only, QueueFull):

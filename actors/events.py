@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -19,7 +20,7 @@ import trio
 from hearth.policy.memory import Retained
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.metrics import Metrics
     from hearth.policy.memory import Account
@@ -43,6 +44,9 @@ def to_keep(value: Any) -> bytes:
     The bytes that orjson returns keep the 4 KiB buffer they were written into; a copy does not.
     """
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)[:-1]
+
+
+_LINE: Callable[[tuple[int, bytes]], bytes] = itemgetter(1)
 
 
 class Reader(Protocol):
@@ -200,7 +204,7 @@ class EventLog(Retained):
         if self._progress is None:
             # No progress events: event n is at n - 1.
             start = max(from_seq, 1) - 1
-            found = [line for _, line in kept[start : start + most]]
+            found = list(map(_LINE, kept[start : start + most]))
             return found, start + 1 + len(found)
         merged = kept[bisect_left(kept, (from_seq,)) :][:most]
         merged += [entry for entry in self._progress if entry[0] >= from_seq]

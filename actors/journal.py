@@ -217,9 +217,7 @@ class Journal:
         self._underway += len(post.records)
         self._mailbox.post(post)
 
-    def _write_now(
-        self, at: float, records: tuple[Mapping[str, Any], ...], receipt: Receipt, *, minor: bool
-    ) -> None:
+    def _write_now(self, at: float, records: tuple[Mapping[str, Any], ...], receipt: Receipt, *, minor: bool) -> None:
         """Have a post written at once: with durability "os" a record is safe as soon as the kernel has it.
 
         The actor waits for a disk that does not answer, handles a failure, and loads the key that a checkpoint needs.
@@ -460,14 +458,18 @@ class Journal:
             self._refuse(posts, f"audit log {self._log.path}: {_ENDED}")
             raise
         else:
-            if self._log.warning is not self._warned:
-                self._warn()
-            for post in posts:
-                if post.receipt is not None and not post.receipt.filled:
-                    post.receipt.fill(None)
+            self._answer(posts)
         finally:
             self._committing = None
             self._underway -= underway
+
+    def _answer(self, posts: list[_Post]) -> None:
+        """Fill the receipts of posts that are written."""
+        if self._log.warning is not self._warned:
+            self._warn()
+        for post in posts:
+            if post.receipt is not None and not post.receipt.filled:
+                post.receipt.fill(None)
 
     async def _append(
         self, records: list[Stamped], *, spend: bool = False, written: Call[None] | None = None, own: bool = False

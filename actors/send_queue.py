@@ -110,7 +110,10 @@ class Cursor:
         self.queued = self._next <= log.last_seq
         # The history has ended, and its last lines are in this batch. One that goes on leaves the cursor idle.
         if log.ended and not self.queued:
-            self._send_queue.finished(log)
+            queue = self._send_queue
+            # The subscription ends (draft §8). It is let go in `_sent`, not here: its last lines are still to be sent.
+            if queue._feeds.pop(log, None) is not None:
+                queue._finished.append(log)
         return self.queued
 
     @property
@@ -200,12 +203,6 @@ class SendQueue:
     def follows(self) -> frozenset[History]:
         """The histories that the client follows."""
         return frozenset(self._feeds)
-
-    def finished(self, log: History) -> None:
-        """End a subscription whose history has been taken to its end (draft §8)."""
-        # It is let go in `_sent`, not here: its last lines are still to be sent.
-        if self._feeds.pop(log, None) is not None:
-            self._finished.append(log)
 
     def _let_go(self, log: History) -> None:
         log.let_go()

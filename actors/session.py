@@ -426,17 +426,20 @@ class Session:
                     # Its result quotes the reason.
                     self.taint("the reason of a halt")
         elif isinstance(message, Disconnected):
-            observed = self._observing is not None and self._observing.forget(message.follower)
-            if observed or self._subscribers.had(message.follower, message.followed):
-                self._idle_timer.followed_at = trio.current_time()
-            self._subscribers.forget(message.follower)
-            if message.follower is self._opener and self._opening.on_disconnect == "close":
-                self.reason = self.reason or "its client disconnected"
-            elif message.open_unanswered and self._idle_timer.unbroken:
-                # No client will use it. Clients that give up while they wait must not use up their principal's share.
-                self.reason = self.reason or "its client never learned of it"
+            self._note_disconnected(message)
         elif self.reason is None:
             self._check_idle()
+
+    def _note_disconnected(self, message: Disconnected) -> None:
+        observed = self._observing is not None and self._observing.forget(message.follower)
+        if observed or self._subscribers.had(message.follower, message.followed):
+            self._idle_timer.followed_at = trio.current_time()
+        self._subscribers.forget(message.follower)
+        if message.follower is self._opener and self._opening.on_disconnect == "close":
+            self.reason = self.reason or "its client disconnected"
+        elif message.open_unanswered and self._idle_timer.unbroken:
+            # No client will use it. Clients that give up while they wait must not use up their principal's share.
+            self.reason = self.reason or "its client never learned of it"
 
     def _take_grant(self, grant: Grant) -> None:
         """Let a new grant decide from the next request on; what has been accepted goes on."""

@@ -222,11 +222,15 @@ class TaskActor:
 
     def describe(self, status: Status | None = None) -> dict[str, Any]:
         """Return the task as task.get shows it (draft §3.5); a live task shows the steps that have started."""
+        steps: list[dict[str, Any]] = []
+        for step in self.steps:  # HOT: a comprehension would be one more call
+            if step.status is not None:
+                steps.append({"tool": step.tool.name, **step.outcome()})  # noqa: PERF401
         wire: dict[str, Any] = {
             "task_id": self.task_id,
             "status": status or self.status,
             "intent": self.intent,
-            "steps": [{"tool": step.tool.name, **step.outcome()} for step in self.steps if step.status is not None],
+            "steps": steps,
         }
         if self._error is not None:
             wire["error"] = self._error.message

@@ -46,12 +46,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 from fleet.sim_broker import BrokerPeer, SimBroker  # noqa: E402  the tests' folder is on the path from here on
 from support.patience import be_patient  # noqa: E402
 
+from hearth.actors import turns  # noqa: E402
 from hearth.actors.bridges.amqp import connection as broker_connection  # noqa: E402
 from hearth.actors.bridges.amqp.uplink import Uplink  # noqa: E402
-from hearth.actors.bridges.mcp.provider import Client as McpClient, McpRequest  # noqa: E402
+from hearth.actors.bridges.mcp.provider import Client as McpClient  # noqa: E402
 from hearth.actors.bridges.mcp.server import Offers, all_offers  # noqa: E402
 from hearth.actors.bridges.mcp.stdio import OnlyClient  # noqa: E402
-from hearth.actors import turns  # noqa: E402
 from hearth.actors.connection import Connection  # noqa: E402
 from hearth.actors.embedded import EmbeddedRuntime, open_runtime  # noqa: E402
 from hearth.actors.transport import SocketCarrier  # noqa: E402
@@ -143,6 +143,7 @@ class Counting:
         return tally
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Count a call; for `sys.setprofile`."""
         tally = self.tally
         if tally is None or event not in ("call", "c_call"):
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict
 
 from annotated_types import Ge, Le, Len, MaxLen
 from attrs import evolve, frozen

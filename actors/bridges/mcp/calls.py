@@ -371,8 +371,11 @@ def _is_long(job: ConsentRequest) -> bool:
 
 async def _submit(client: Client, job: ConsentRequest) -> Running:
     session = await client.session()
-    # Reading and checking a long call has used one turn of the event loop; submitting it takes another.
-    await (trio.lowlevel.checkpoint() if _is_long(job) else trio.lowlevel.checkpoint_if_cancelled())
+    if _is_long(job):
+        # Reading and checking it has used one turn of the event loop; submitting takes another.
+        await trio.lowlevel.checkpoint()
+    else:
+        await trio.lowlevel.checkpoint_if_cancelled()
     try:
         key = None if job.constraints.get("dry_run") else job.key
         task = await session.submit(job.intent, job.steps, idempotency_key=key, **job.constraints)
