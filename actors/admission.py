@@ -53,6 +53,12 @@ Act: TypeAlias = "tuple[int, str, Mapping[str, Any]]"
 Missing: TypeAlias = "Callable[[ApprovalRule, Sequence[Act]], int]"
 """Returns how many approvals of these steps are missing by a rule."""
 
+
+def all_missing(rule: ApprovalRule, _acts: Sequence[Act]) -> int:
+    """Return how many approvals are missing of steps that have none."""
+    return rule.persons
+
+
 # --- checks of a submission -------------------------------------------------------------------------------------------
 
 
@@ -120,7 +126,7 @@ def check(
     rates: RateLimits,
     now: float,
     verdicts: Verdicts,
-    missing: Missing = lambda rule, _acts: rule.persons,
+    missing: Missing = all_missing,
 ) -> tuple[list[StepRun], dict[str, int]]:
     """Return the steps of an acceptable submission, ready to run, and the tokens it took from the rate limits, by tool.
 
@@ -132,7 +138,7 @@ def check(
     if len(specs) > checks.max_steps:
         reason = f"a task has at most {checks.max_steps} steps, this one has {len(specs)}"
         raise InvalidParams(f"Invalid params: {reason}", data={"path": "/task/steps", "reason": reason})
-    tools, interlocks = checks.registry.by_name, checks.interlocks
+    tools = checks.registry.by_name
     calls = _calls(specs, checks)
     for call in calls:
         if call.tool not in tools:
@@ -140,23 +146,31 @@ def check(
     for call in calls:
         if call.tool not in grant.allowed:
             raise _denied(call, f"not in the allowlist of policy {grant.policy!r}")
-    runs = []
+    runs, has_paths = [], False
     for call in calls:
-        runs.append(_resolve(call, tools[call.tool], checks, strict=submit.strict))  # noqa: PERF401
+        run = _resolve(call, tools[call.tool], checks, strict=submit.strict)
+        has_paths = has_paths or run.tool.paths is not no_paths
+        runs.append(run)
     _check_risks(submit, calls, runs, grant, missing, checks.signals)
     steps = runs[: len(specs)]
     for call, run in zip(calls[len(specs) :], runs[len(specs) :], strict=True):
         steps[call.index].expectation = _expectation(call, run)
-    _check_paths(calls, runs, checks.paths, verdicts)
+    if has_paths:
+        _check_paths(calls, runs, checks.paths, verdicts)
+    _check_drives(calls[: len(specs)], steps, checks, verdicts)
+    return steps, _take_tokens(runs, rates, now)
+
+
+def _check_drives(calls: Sequence[RequestedCall], steps: Sequence[StepRun], checks: Checks, verdicts: Verdicts) -> None:
+    """Refuse steps that limits or interlocks refuse. Raises LimitViolated, Halted, InterlockOpen or Unchecked."""
     drives: list[Sequence[Drive]] = []
-    for call, step in zip(calls, steps, strict=False):
+    for call, step in zip(calls, steps, strict=True):
         foresees = step.risk and step.bus.guard.foresees
-        drives.append(step.tool.drives(call.args) if foresees or (step.risk and interlocks is not None) else ())
+        drives.append(step.tool.drives(call.args) if foresees or (step.risk and checks.interlocks is not None) else ())
         if foresees:
             _foresee(call, drives[-1], checks.buses)
-    if interlocks is not None and any(drives):
-        _check_interlocks(calls[: len(specs)], steps, drives, interlocks, verdicts)
-    return steps, _take_tokens(runs, rates, now)
+    if checks.interlocks is not None and any(drives):
+        _check_interlocks(calls, steps, drives, checks.interlocks, verdicts)
 
 
 def _calls(specs: Sequence[StepSpec], checks: Checks) -> list[RequestedCall]:
@@ -354,8 +368,6 @@ def _check_paths(
     uses = []
     for call, run in zip(calls, runs, strict=True):
         uses.append(() if run.tool.paths is no_paths else run.tool.paths(call.args))
-    if not any(uses):
-        return
     for call, use in ((call, use) for call, each in zip(calls, uses, strict=True) for use in each):
         try:
             if use in verdicts:
@@ -542,7 +554,7 @@ class Admission:
         now: float,
         on_end: Callable[[TaskActor], None],
         followers: int,
-        missing: Missing = lambda rule, _acts: rule.persons,
+        missing: Missing = all_missing,
     ) -> TaskActor:
         """Return a task that is registered and ready to run; it answers `request` when its submission is on record.
 
@@ -576,8 +588,10 @@ class Admission:
             request.result(accepted if follower is None else {**accepted, "subscribed": True})
             if follower is not None:
                 follower.follow(task.log, None)
-            self._task_registry.settle_key(requester.task_id, None)
+            if kept is not None:
+                self._task_registry.settle_key(requester.task_id, None)
 
+        kept = None if submit.idempotency_key is None else self._task_registry.enter_key(requester.task_id, submit)
         task = TaskActor(
             requester,
             submit.intent,
@@ -590,7 +604,7 @@ class Admission:
             now=now,
             acknowledge=acknowledge,
             on_end=on_end,
-            kept=self._task_registry.enter_key(requester.task_id, submit),
+            kept=kept,
         )
         if _has_unknown_args(submit, self._checks):
             self.name_ignored(request, submit)

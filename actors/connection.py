@@ -245,7 +245,9 @@ class Connection:
                     break
                 await self._room_for(event)
             try:
-                self._hold_partial(protocol.partial_bytes)
+                partial_bytes = protocol.partial_bytes
+                if partial_bytes or self._partial:
+                    self._hold_partial(partial_bytes)
             except QueueFull as error:
                 # The rest of the document cannot be skipped: its end is not known.
                 self.send_queue.push(dump_error(None, error))
@@ -417,11 +419,7 @@ class Connection:
             # 0 until it is charged: `settle` releases `call.weight`, also of a request that is refused here.
             weight = call.weight
             if call.method in HALTS:
-                self._account.add(weight)
-                # Not refused for a member either that `strict` would refuse.
-                read, ignored = read_params(call.method, {**call.params, "strict": False})
-                request = ConnectionRequest(self, call, read, ignored)
-                self._directory.halts(self._principal, request, call.params.get("session_id"))
+                self._press(call)
                 return
             if weight > SMALL:
                 call.weight = 0
@@ -438,11 +436,7 @@ class Connection:
                 self._open(call)
                 return
             if call.method.startswith("hcp."):
-                server = self._directory.server(HCP.name)
-                if server is None:
-                    raise MethodNotFound(data={"method": call.method, "reason": HCP.why_not_served()})
-                request = ConnectionRequest(self, call, *read_params(call.method, call.params))
-                server.call(self._principal, request, self.send_queue)
+                self._call_jobs(call)
                 return
             if call.method in LOADING and self._directory.waits_for(call.method):
                 self._directory.load_for(call.method, partial(self._loaded, call, weight))
@@ -470,6 +464,22 @@ class Connection:
         request = ConnectionRequest(self, call, *read_params(call.method, params))
         # A long one has taken time to parse, and takes more to check: in another turn.
         (session.ask if weight <= SMALL else session.post)(request)
+
+    def _press(self, call: Call) -> None:
+        """Pass on a halt, or a question for its state."""
+        self._account.add(call.weight)
+        # Not refused for a member either that `strict` would refuse.
+        read, ignored = read_params(call.method, {**call.params, "strict": False})
+        request = ConnectionRequest(self, call, read, ignored)
+        self._directory.halts(self._principal, request, call.params.get("session_id"))
+
+    def _call_jobs(self, call: Call) -> None:
+        """Pass a call to the job server. Raises RpcError."""
+        server = self._directory.server(HCP.name)
+        if server is None:
+            raise MethodNotFound(data={"method": call.method, "reason": HCP.why_not_served()})
+        request = ConnectionRequest(self, call, *read_params(call.method, call.params))
+        server.call(self._principal, request, self.send_queue)
 
     def _not_here(self, what: str) -> RpcError:
         if isinstance(self._halts_only, QueueFull):
@@ -572,9 +582,10 @@ class Connection:
         """End a request that was in flight: release its `weight` in bytes, and send its answer, if it has one."""
         # `gone`: the answer goes nowhere, but the request must still be counted down and its memory released.
         self._in_flight -= 1
-        self._account.release(weight)
         if line is not None and not self.send_queue.gone:
-            self.send_queue.push(line)
+            self.send_queue.push(line, weight)
+        else:
+            self._account.release(weight)
         if self._settled is not None:
             self._settled.set()
 

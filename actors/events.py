@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -19,7 +20,7 @@ import trio
 from hearth.policy.memory import Retained
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hearth.actors.metrics import Metrics
     from hearth.policy.memory import Account
@@ -43,6 +44,9 @@ def to_keep(value: Any) -> bytes:
     The bytes that orjson returns keep the 4 KiB buffer they were written into; a copy does not.
     """
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)[:-1]
+
+
+_LINE: Callable[[tuple[int, bytes]], bytes] = itemgetter(1)
 
 
 class Reader(Protocol):
@@ -136,6 +140,7 @@ class EventLog(Retained):
 
     def publish_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], ts: str) -> None:
         """Add some events, and notify the readers once; see `publish`."""
+        grown = 0
         for phase, members in events:
             seq = self.last_seq + 1
             params = orjson.dumps({"task_id": self.task_id, "seq": seq, "phase": phase, "ts": ts, **members})
@@ -149,8 +154,12 @@ class EventLog(Retained):
                 self._keep_progress(entry, size)
             else:
                 self._kept.append(entry)
-                self.grow(size)
+                grown += size
                 self.ended = phase == "task_finish"
+        # As `grow` has it, which is for what was not reserved.
+        self._grown += grown
+        if self._grown > self._charged:
+            self.grow(0)
         followed = False
         for reader in self._readers:
             if not reader.gone:
@@ -195,7 +204,7 @@ class EventLog(Retained):
         if self._progress is None:
             # No progress events: event n is at n - 1.
             start = max(from_seq, 1) - 1
-            found = [line for _, line in kept[start : start + most]]
+            found = list(map(_LINE, kept[start : start + most]))
             return found, start + 1 + len(found)
         merged = kept[bisect_left(kept, (from_seq,)) :][:most]
         merged += [entry for entry in self._progress if entry[0] >= from_seq]

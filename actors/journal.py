@@ -47,7 +47,8 @@ import contextlib
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -111,6 +112,18 @@ class _Post(NamedTuple):
     written: HelperCall[None] | None = None
 
 
+class RecordObserver(Protocol):
+    """What takes each record as it is posted, while it is awake."""
+
+    @property
+    def awake(self) -> bool:
+        """True while records are taken."""
+        ...
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """Take a record. Never raises."""
+
+
 class Journal:
     """One audit log and the task that writes it.
 
@@ -136,8 +149,7 @@ class Journal:
         self._bug: Exception | None = None
         self.metrics = Metrics()
         """The counters of the runtime: the journal counts records, other components their own facts."""
-        self.observe: Callable[[Mapping[str, Any]], None] | None = None
-        """Called with each record as it is posted; must not raise."""
+        self.observer: RecordObserver | None = None
         self.failures = 0
         """The number of times that the log became unwritable."""
         self._underway = 0
@@ -145,7 +157,8 @@ class Journal:
         self._backlog = Backlog()
         self.found: Recovery | None = None
         """The state in which the last run left the log; None before `open`."""
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """The reason why the log cannot be written now, or None."""
         self._failed_at = 0.0
         self._full = False
         """True if the log cannot be written because the disk is full."""
@@ -181,20 +194,20 @@ class Journal:
         """
         receipt = Receipt()
         self.metrics.count(records)
-        if self.observe is not None:
+        if self.observer is not None and self.observer.awake:
             for record in records:
-                self.observe(record)
+                self.observer.record(record)
         if self._closed or self._hung:
-            receipt.fail(_unavailable(self._failure or f"audit log {self._log.path}: closed"))
+            receipt.fail(_unavailable(self.failure or f"audit log {self._log.path}: closed"))
             return receipt
         # The time of the report. The record may be written much later.
         at = self._clock()
         # Behind queued posts, or while the log has failed, this one must wait too: records keep the order of the posts.
-        if self._in_place and not self._queued and self._committing is None and self._failure is None:
-            self._write_now(_Post(at, records, receipt, minor), receipt)
+        if self._in_place and not self._queued and self._committing is None and self.failure is None:
+            self._write_now(at, records, receipt, minor=minor)
             return receipt
         # Only a log that can be written is relaxed: after a failure callers must wait for the truth.
-        if self._relaxed and self._failure is None:
+        if self._relaxed and self.failure is None:
             receipt.fill(None)
         self._enqueue(_Post(at, records, receipt, minor))
         return receipt
@@ -204,20 +217,20 @@ class Journal:
         self._underway += len(post.records)
         self._mailbox.post(post)
 
-    def _write_now(self, post: _Post, receipt: Receipt) -> None:
+    def _write_now(self, at: float, records: tuple[Mapping[str, Any], ...], receipt: Receipt, *, minor: bool) -> None:
         """Have a post written at once: with durability "os" a record is safe as soon as the kernel has it.
 
         The actor waits for a disk that does not answer, handles a failure, and loads the key that a checkpoint needs.
         """
-        written = self._helper.call(partial(self._log.append, [(post.at, record) for record in post.records], post.at))
+        written = self._helper.call(partial(self._log.append, [*zip(repeat(at), records)], at))
         if not written.done:
-            self._enqueue(post._replace(written=written))
+            self._enqueue(_Post(at, records, receipt, minor, written))
             return
         try:
             written.get()
         except LogFailed as failed:
             # The actor takes over: it spends the reserve, and tries again until the log can be written.
-            self._fail([post], failed)
+            self._fail([_Post(at, records, receipt, minor)], failed)
             self._wake()
             return
         except Exception as bug:  # noqa: BLE001  the actor must end on it, not the task that happened to post
@@ -263,17 +276,12 @@ class Journal:
     def at_once(self) -> bool:
         """True while the receipt of a post is answered within `post`: no task waits for one then."""
         idle = not self._queued and self._committing is None
-        return self._failure is None and (self._relaxed or (self._in_place and idle))
+        return self.failure is None and (self._relaxed or (self._in_place and idle))
 
     @property
     def settings(self) -> AuditSettings:
         """The operator's settings of the log."""
         return self._settings
-
-    @property
-    def failure(self) -> str | None:
-        """The reason why the log cannot be written now, or None."""
-        return self._failure
 
     @property
     def warning(self) -> str | None:
@@ -353,17 +361,17 @@ class Journal:
                     await self._finish()
             # From here on `post` refuses. What came during the last commits is refused below.
             self._closed = True
-            self._refuse(self._mailbox.drain(), self._failure or f"audit log {self._log.path}: closed")
+            self._refuse(self._mailbox.drain(), self.failure or f"audit log {self._log.path}: closed")
             self._mailbox.close()
             if self._backlog:
-                self._failure = f"{self._failure}; {self._backlog.lost} records were never written"
+                self.failure = f"{self.failure}; {self._backlog.lost} records were never written"
             if not self._hung:
                 try:
                     await _in_time(self._log.close)
                 except LogFailed as failed:
-                    self._failure = failed.reason
+                    self.failure = failed.reason
                 except TimeoutError:
-                    self._failure = f"audit log {self._log.path}: {_SILENT}"
+                    self.failure = f"audit log {self._log.path}: {_SILENT}"
 
     def _stop(self) -> None:
         self._stopping = True
@@ -390,7 +398,7 @@ class Journal:
                 # What was posted before the stop is still committed: tasks wait for these receipts.
                 await self._commit(self._mailbox.drain())
         if self._hung:
-            self._refuse(self._mailbox.drain(), self._failure)
+            self._refuse(self._mailbox.drain(), self.failure)
         # Ends the timer of the checkpoints, and `run`, which sleeps beside this loop.
         outer.cancel()
 
@@ -402,7 +410,7 @@ class Journal:
 
     async def _next(self) -> list[_Post]:
         """Return the new posts; an empty list after `RETRY_S`, if a failed log is to be tried again."""
-        if self._failure is None:
+        if self.failure is None:
             return await self._mailbox.batch()
         with trio.move_on_after(RETRY_S):
             return await self._mailbox.batch()
@@ -417,7 +425,7 @@ class Journal:
         # Posts that came during those commits.
         while posts := self._mailbox.drain():
             await self._commit(posts)
-        if self._failure is not None and (self._backlog.lost or self._log.reserve.spent):
+        if self.failure is not None and (self._backlog.lost or self._log.reserve.spent):
             await self._write_gap()
 
     # --- commits
@@ -435,7 +443,7 @@ class Journal:
         self._committing, own = posts, False
         try:
             # The backlog first: its records are older than those of these posts.
-            if self._failure is not None:
+            if self.failure is not None:
                 await self._resume()
             posts, own = self._committing, True
             records = [(post.at, record) for post in posts for record in post.records]
@@ -450,14 +458,18 @@ class Journal:
             self._refuse(posts, f"audit log {self._log.path}: {_ENDED}")
             raise
         else:
-            if self._log.warning is not self._warned:
-                self._warn()
-            for post in posts:
-                if post.receipt is not None and not post.receipt.filled:
-                    post.receipt.fill(None)
+            self._answer(posts)
         finally:
             self._committing = None
             self._underway -= underway
+
+    def _answer(self, posts: list[_Post]) -> None:
+        """Fill the receipts of posts that are written."""
+        if self._log.warning is not self._warned:
+            self._warn()
+        for post in posts:
+            if post.receipt is not None and not post.receipt.filled:
+                post.receipt.fill(None)
 
     async def _append(
         self, records: list[Stamped], *, spend: bool = False, written: HelperCall[None] | None = None, own: bool = False
@@ -479,7 +491,7 @@ class Journal:
                 await self._outlast(written, own=own)
         except trio.Cancelled:  # the last commits took too long: leave the log to the thread
             self._hung = True
-            self._failure = f"audit log {self._log.path}: {_SILENT}"
+            self.failure = f"audit log {self._log.path}: {_SILENT}"
             raise
         written.get()
 
@@ -508,7 +520,7 @@ class Journal:
         """Write the backlog, behind an `audit.resume` record. Raises LogFailed."""
         resume = {
             "event": "audit.resume",
-            "reason": self._failure,
+            "reason": self.failure,
             "since": timestamp(self._failed_at),
             "kept": len(self._backlog),
             **self._backlog.counts(),
@@ -528,7 +540,7 @@ class Journal:
             first, size = [], _CHUNK
             # Other tasks run between two chunks. What they post waits in the mailbox, behind these older records.
             await trio.lowlevel.checkpoint()
-        self._failure = None
+        self.failure = None
         log.warning("audit log %s: is written again", self._log.path)
 
     def _forget(self, written: int, first: list[Stamped]) -> None:
@@ -542,7 +554,7 @@ class Journal:
         backlog, reserve = self._backlog, self._log.reserve
         if not (self._full and backlog.has_major and (reserve.held or reserve.spent)):
             return
-        record = {"event": "audit.reserve", "reason": self._failure, "since": timestamp(self._failed_at)}
+        record = {"event": "audit.reserve", "reason": self.failure, "since": timestamp(self._failed_at)}
         first: list[Stamped] = [] if reserve.spent else [(self._clock(), record)]
         try:
             while chunk := backlog.oldest(_CHUNK, major=True):
@@ -559,7 +571,7 @@ class Journal:
             return
         record = {
             "event": "audit.gap",
-            "reason": self._failure,
+            "reason": self.failure,
             "since": timestamp(self._failed_at),
             **self._backlog.counts(all_of_them=True),
         }
@@ -573,11 +585,11 @@ class Journal:
 
         `oldest`: they are older than all that is kept already.
         """
-        if self._failure is None:
+        if self.failure is None:
             self.failures += 1
             self._failed_at = self._clock()
             log.error("%s; until it can be written nothing with an effect is done", failed.reason)
-        self._failure, self._full = failed.reason, failed.full
+        self.failure, self._full = failed.reason, failed.full
         # The log wrote the first `written` records; posts before that point are safe, and one may be written in part.
         written = failed.written
         younger = self._backlog

@@ -235,7 +235,7 @@ class Runtime:
         self._openers: dict[str, tuple[Principal, frozenset[str] | None]] = {}
         """By session id: its principal, and the tools of the job that runs its steps in it."""
         self._per_principal: dict[str, int] = {}
-        self._grants: dict[tuple[str, frozenset[str] | None], Grant] = {}
+        self._grants: dict[tuple[str, frozenset[str]], Grant] = {}
         self.refusals = Refusals(parts.journal, Rate.parse(parts.limits.reject_rate), parts.clock)
         """Decides which refusals are recorded one by one."""
         self._session_rate = Rate.parse(parts.limits.session_rate)
@@ -321,7 +321,7 @@ class Runtime:
             lambda: {"entries": [entry.name for entry in parts.policy], "read_at": self._policy_read_at},
             self._owner,
         )
-        parts.journal.observe = self.observer.record
+        parts.journal.observer = self.observer
         validators, known = {}, {}
         for tool in parts.registry.values():
             check_schema(tool.params_schema, f"tool {tool.name}: params_schema")
@@ -468,8 +468,13 @@ class Runtime:
         grant = decide(self.parts.policy, principal, self._policed)
         if grant is None:
             return None
+        if tools is None:
+            return grant
         # One grant for all sessions of a policy entry: it is the largest thing an idle session would hold.
-        return self._grants.setdefault((grant.policy, tools), grant if tools is None else grant.narrowed(tools))
+        narrowed = self._grants.get((grant.policy, tools))
+        if narrowed is None:
+            narrowed = self._grants[grant.policy, tools] = grant.narrowed(tools)
+        return narrowed
 
     def _may(self, who: Principal, right: str) -> bool:
         """Return True if the policy in force gives a principal this right."""

@@ -61,7 +61,7 @@ MOST_EVENTS = 64
 class Cursor:
     """The place of one connection in one history; the numbers in `sent` are passed over."""
 
-    __slots__ = ("_first", "_log", "_next", "_send_queue", "_sent", "dropped", "queued")
+    __slots__ = ("_first", "_log", "_next", "_send_queue", "_sent", "dropped", "gone", "queued")
 
     def __init__(self, send_queue: SendQueue, log: History, from_seq: int, sent: range = range(0)) -> None:
         self._send_queue = send_queue
@@ -71,11 +71,8 @@ class Cursor:
         self.queued = False
         self.dropped = False
         """True for a cursor that the writer passes over when it comes to it in the queue."""
-
-    @property
-    def gone(self) -> bool:
-        """See events.Reader."""
-        return self._send_queue.gone
+        self.gone = False
+        """See events.Reader: that of the queue, which has abandoned it."""
 
     def notify(self) -> None:
         """See events.Reader."""
@@ -113,7 +110,10 @@ class Cursor:
         self.queued = self._next <= log.last_seq
         # The history has ended, and its last lines are in this batch. One that goes on leaves the cursor idle.
         if log.ended and not self.queued:
-            self._send_queue.finished(log)
+            queue = self._send_queue
+            # The subscription ends (draft §8). It is let go in `_sent`, not here: its last lines are still to be sent.
+            if queue._feeds.pop(log, None) is not None:
+                queue._finished.append(log)
         return self.queued
 
     @property
@@ -154,15 +154,15 @@ class SendQueue:
     _unsent: bytes = field(default=b"", init=False)
     """The rest of what the reader sent, which the kernel did not take at once."""
 
-    def push(self, data: bytes) -> None:
-        """Add an answer; does nothing when the connection has gone."""
+    def push(self, data: bytes, released: int = 0) -> None:
+        """Add an answer; does nothing when the connection has gone. `released`: bytes that its request had charged."""
         if self.gone:
             return
         size = len(data)
         self._items.append(data)
         self.size += size
         self._charged += size + ANSWER_BYTES
-        self._account.add(size + ANSWER_BYTES)
+        self._account.add(size + ANSWER_BYTES - released)
         if not self.corked:
             self._wake()
 
@@ -203,12 +203,6 @@ class SendQueue:
     def follows(self) -> frozenset[History]:
         """The histories that the client follows."""
         return frozenset(self._feeds)
-
-    def finished(self, log: History) -> None:
-        """End a subscription whose history has been taken to its end (draft §8)."""
-        # It is let go in `_sent`, not here: its last lines are still to be sent.
-        if self._feeds.pop(log, None) is not None:
-            self._finished.append(log)
 
     def _let_go(self, log: History) -> None:
         log.let_go()
@@ -364,7 +358,8 @@ class SendQueue:
             self._sent()
         else:
             self._unsent = data[count:]
-        self.wake()
+        if self._items or self._unsent:
+            self._wake()
         return not self._unsent
 
     async def room(self, most: int) -> None:
@@ -385,6 +380,7 @@ class SendQueue:
         # First: from here on `push` and `follow` do nothing, and histories pass over the cursors (`Cursor.gone`).
         self.gone = self.closing = True
         for log, cursor in self._feeds.items():
+            cursor.gone = True
             log.detach(cursor)
         for log in (*self._feeds, *self._finished):
             log.let_go()

@@ -42,7 +42,7 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from hearth._util.ids import new_id
-from hearth.actors.admission import Admission, Unchecked, check_paths_blocking
+from hearth.actors.admission import Admission, Unchecked, all_missing, check_paths_blocking
 from hearth.actors.approval.plans import PlanRequests
 from hearth.actors.approval.standing import StandingRequests
 from hearth.actors.bus.actor import make_safe
@@ -62,6 +62,7 @@ from hearth.actors.observe import ObserveRequests
 from hearth.actors.task_registry import TaskRegistry
 from hearth.actors.turns import turns_of
 from hearth.audit.record import timestamp
+from hearth.drivers.base import BaseDriver
 from hearth.errors import (
     AuditUnavailable,
     InternalError,
@@ -276,7 +277,9 @@ class Session:
         if not self._waiting or self._handling is not None or type(request.params) is HaltReset:
             self.post(request)
             return
-        self._heard(request)
+        # As `_heard`, which is for a request that is posted.
+        self._idle_timer.heard_at = self._clock()
+        request.halts = self._services.tasks.halt_flag.count if self._halts is None else self._halts
         if type(request.params) is SessionClose:
             # Now, and not only in the session's own turn: a task that has not begun by then begins nothing.
             self._take(request)
@@ -338,7 +341,8 @@ class Session:
                 refuse(message, SessionInvalid())
             # Drivers keep state for each session, such as its place in a serial port's input.
             for bus in self._services.checks.buses.values():
-                bus.driver.forget(self.session_id)
+                if getattr(bus.driver.forget, "__func__", None) is not BaseDriver.forget:
+                    bus.driver.forget(self.session_id)
             # Once more, whatever happened above: tasks that were still yielding may have driven outputs since.
             with trio.CancelScope(shield=True):
                 # Wait only if the outcome is still to be recorded here; else the buses record it.
@@ -422,17 +426,20 @@ class Session:
                     # Its result quotes the reason.
                     self.taint("the reason of a halt")
         elif isinstance(message, Disconnected):
-            observed = self._observing is not None and self._observing.forget(message.follower)
-            if observed or self._subscribers.had(message.follower, message.followed):
-                self._idle_timer.followed_at = trio.current_time()
-            self._subscribers.forget(message.follower)
-            if message.follower is self._opener and self._opening.on_disconnect == "close":
-                self.reason = self.reason or "its client disconnected"
-            elif message.open_unanswered and self._idle_timer.unbroken:
-                # No client will use it. Clients that give up while they wait must not use up their principal's share.
-                self.reason = self.reason or "its client never learned of it"
+            self._note_disconnected(message)
         elif self.reason is None:
             self._check_idle()
+
+    def _note_disconnected(self, message: Disconnected) -> None:
+        observed = self._observing is not None and self._observing.forget(message.follower)
+        if observed or self._subscribers.had(message.follower, message.followed):
+            self._idle_timer.followed_at = trio.current_time()
+        self._subscribers.forget(message.follower)
+        if message.follower is self._opener and self._opening.on_disconnect == "close":
+            self.reason = self.reason or "its client disconnected"
+        elif message.open_unanswered and self._idle_timer.unbroken:
+            # No client will use it. Clients that give up while they wait must not use up their principal's share.
+            self.reason = self.reason or "its client never learned of it"
 
     def _take_grant(self, grant: Grant) -> None:
         """Let a new grant decide from the next request on; what has been accepted goes on."""
@@ -636,7 +643,7 @@ class Session:
             # What does more than read runs only as a prepared plan.
             submit = evolve(submit, constraints=evolve(submit.constraints, max_risk_level=0))
         submit = self._admission.resolve(submit)
-        first = self._task_registry.repeat(submit)
+        first = None if submit.idempotency_key is None else self._task_registry.repeat(submit)
         if first is not None:
             if first.waiting is None:
                 self._repeat(request, submit, first, None)
@@ -675,12 +682,13 @@ class Session:
                 self._task_ended(task)
                 on_end(task)
 
-        followers = len(self._subscribers)
-        if claim is None:
+        followers = len(self._subscribers.followers)
+        if claim is None and self._grant.approval:
             tainted = self._grant.tainted_by is not None
             claim = self._services.plans.standing.claim(submit, self.principal, tainted=tainted)
-        task = self._admission.accept(submit, verdicts, request, self._clock(), ended, followers, claim.missing)
-        if uses := claim.spend():
+        missing = all_missing if claim is None else claim.missing
+        task = self._admission.accept(submit, verdicts, request, self._clock(), ended, followers, missing)
+        if claim is not None and (uses := claim.spend()):
             by = {"session_id": self.session_id, "principal": self.principal}
             first = {**(first or {"event": "approval.use", **by}), "uses": uses}
         if first is not None:
@@ -688,7 +696,8 @@ class Session:
         if self._opening.conversation and self._grant.tainted_by is None:
             self._note_taint(submit)
         # In this order: a follower that is attached later could miss the first event.
-        self._subscribers.follow(task.log)
+        if followers:
+            self._subscribers.follow(task.log)
         if not (at_once and task.run_now()):
             self._nursery.start_soon(task.run)
         return task
@@ -888,39 +897,36 @@ class Subscribers:
     readers. The follower decides when events are sent.
     """
 
-    __slots__ = ("_account", "_followers", "_task_registry")
+    __slots__ = ("_account", "_task_registry", "followers")
 
     def __init__(self, task_registry: TaskRegistry, account: Account) -> None:
         self._account = account
         self._task_registry = task_registry
-        self._followers: list[EventSink] = []
-
-    def __len__(self) -> int:
-        """Return the number of followers of the whole session."""
-        return len(self._followers)
+        self.followers: list[EventSink] = []
+        """The followers of the whole session."""
 
     @property
     def listening(self) -> bool:
         """True while a connected follower follows the session or a live task of it."""
-        return any(not follower.gone for follower in self._followers) or any(
+        return any(not follower.gone for follower in self.followers) or any(
             task.log.followed for task in self._task_registry.all_live()
         )
 
     def had(self, follower: EventSink, followed: Collection[History]) -> bool:
         """Return True if a follower that has gone, with these histories, followed the session or a task of it."""
-        return any(other is follower for other in self._followers) or any(
+        return any(other is follower for other in self.followers) or any(
             log in followed for log in self._task_registry.logs()
         )
 
     def follow(self, log: EventLog) -> None:
         """Let all followers of the session follow a new task."""
-        for follower in self._followers:
+        for follower in self.followers:
             if not follower.gone:
                 follower.follow(log, None)
 
     def forget(self, follower: EventSink) -> None:
         """Remove a follower of the whole session."""
-        self._followers = [other for other in self._followers if other is not follower]
+        self.followers = [other for other in self.followers if other is not follower]
 
     def subscribe(self, request: Request, params: EventsSubscribe) -> None:
         """Answer, then send the history and what follows. Raises TaskNotFound, PermissionDenied, QueueFull."""
@@ -938,8 +944,8 @@ class Subscribers:
         self._account.require(FEED_BYTES * (1 + len(logs)))
         request.result({"ok": True})
         # Followers that have gone leave the list here too: their notice (`Disconnected`) may still be in the mailbox.
-        self._followers = [other for other in self._followers if other is not follower and not other.gone]
-        self._followers.append(follower)
+        self.followers = [other for other in self.followers if other is not follower and not other.gone]
+        self.followers.append(follower)
         for log in logs:
             follower.follow(log, None)
 

@@ -118,23 +118,19 @@ class StepRun:
     """By output that the step drove: the session to which it goes back if the effect is taken back."""
     logged: Mapping[str, Any] = field(factory=dict)
     """The args that the log and observers may have in clear; set by `hash_args`."""
-    _args_hash: str | None = None
-
-    @property
-    def args_hash(self) -> str:
-        """The hash that represents the args in the audit log; computed at the first record, not for a refused step."""
-        return self._args_hash or self.hash_args()
+    known_hash: str | None = None
+    """The hash that represents the args in the audit log; computed at the first record, not for a refused step."""
 
     def hash_args(self, args: Any = None) -> str:
-        """Compute `args_hash`, before the step begins and drops its args; for long args it takes milliseconds.
+        """Compute `known_hash`, before the step begins and drops its args; for long args it takes milliseconds.
 
         `args` are the step's own, if they have been parsed.
         """
         if args is None:
             args = orjson.loads(self.args)
         self.logged = self.tool.logged_args(args)
-        self._args_hash = args_hash(args)
-        return self._args_hash
+        self.known_hash = args_hash(args)
+        return self.known_hash
 
     @property
     def guarded(self) -> bool:

@@ -231,11 +231,15 @@ class TaskActor:
 
     def describe(self, status: Status | None = None) -> dict[str, Any]:
         """Return the task as task.get shows it (draft §3.5); a live task shows the steps that have started."""
+        steps: list[dict[str, Any]] = []
+        for step in self.steps:  # HOT: a comprehension would be one more call
+            if step.status is not None:
+                steps.append({"tool": step.tool.name, **step.outcome()})  # noqa: PERF401
         wire: dict[str, Any] = {
             "task_id": self.task_id,
             "status": status or self.status,
             "intent": self.intent,
-            "steps": [{"tool": step.tool.name, **step.outcome()} for step in self.steps if step.status is not None],
+            "steps": steps,
         }
         if self._error is not None:
             wire["error"] = self._error.message
@@ -342,11 +346,12 @@ class TaskActor:
                 self._error = error.cause
 
     async def _steps(self) -> None:
-        for step in (*self.steps, *_reads(self.steps)):
-            if len(step.args) > LONG_ARGS:
-                # It takes longer than one turn of the loop should. Shielded: the submission is recorded in any case.
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(step.hash_args, limiter=_HASHING)
+        for step in self.steps:
+            for each in (step,) if step.expectation is None else (step, step.expectation.read):
+                if len(each.args) > LONG_ARGS:
+                    # It takes longer than one turn of the loop should. Shielded: the submission is recorded anyway.
+                    with trio.CancelScope(shield=True):
+                        await trio.to_thread.run_sync(each.hash_args, limiter=_HASHING)
         # Not committed here in the usual case: the first step's start goes to the journal in the same post.
         if self._current is None:
             self._records.append(self._submit_record())
@@ -367,7 +372,7 @@ class TaskActor:
     def _submit_record(self) -> dict[str, Any]:
         record = self._record("task.submit")
         record["intent"] = self.intent[:256]
-        record["steps"] = [_submitted(step) for step in self.steps]
+        record["steps"] = [*map(_submitted, self.steps)]
         if self._constraints.dry_run:
             record["dry_run"] = True
         return record
@@ -462,7 +467,7 @@ class TaskActor:
             record["expect"] = {
                 "tool": read.tool.name,
                 "bus": read.bus.bus_id,
-                "args_hash": read.args_hash,
+                "args_hash": read.known_hash or read.hash_args(),
                 "seen": not isinstance(error, EffectNotSeen),
             }
         self._records.append(record)
@@ -582,7 +587,8 @@ class TaskActor:
                 raise _CannotStart(refused)
             acknowledge(None)
         if self._events:
-            self._publish()
+            events, self._events = self._events, []
+            self.log.publish_all(events, timestamp(self._services.clock()))
 
     def _publish(self) -> None:
         """Publish the pending events, whose records are written; a cancellation before that leaves them pending."""
@@ -749,7 +755,7 @@ class TaskActor:
             record["step_index"] = index
             record["tool"] = step.tool.name
             record["bus"] = step.bus.bus_id
-            record["args_hash"] = step.args_hash
+            record["args_hash"] = step.known_hash or step.hash_args()
         return record
 
 
@@ -767,7 +773,7 @@ def _reads(steps: Sequence[StepRun]) -> list[StepRun]:
 
 def _submitted(step: StepRun) -> dict[str, Any]:
     """Return a step as the record of its submission has it."""
-    call: dict[str, Any] = {"tool": step.tool.name, "args_hash": step.args_hash}
+    call: dict[str, Any] = {"tool": step.tool.name, "args_hash": step.known_hash or step.hash_args()}
     if step.asked is not None:
         call["asked"] = step.asked
     if step.logged:

@@ -145,16 +145,16 @@ class TaskRegistry:
         """Move a task that has ended to the history; the task calls this last."""
         assert task.snapshot is not None
         del self._live[task.task_id]
-        self._account.release(task.charged)
-        self._keep(Finished(task.task_id, task.status, task.snapshot, task.log, self))
-        entry = self._keyed.pop(task.task_id, None)
+        self._keep(Finished(task.task_id, task.status, task.snapshot, task.log, self), task.charged)
+        entry = self._keyed.pop(task.task_id, None) if self._keyed else None
         if entry is not None:
             self._keys.ended(entry, task.status)
 
-    def _keep(self, finished: Finished) -> None:
+    def _keep(self, finished: Finished, charged: int = 0) -> None:
+        """Add an ended task; `charged` bytes, for the live one, are charged for it already."""
         self._history[finished.task_id] = finished
         self._account.offer(finished)
-        self._account.add(_ended_bytes(finished))
+        self._account.add(ENDED_BYTES + len(finished.snapshot) - charged)
         while len(self._history) > self._max_history:
             self.forget(next(iter(self._history)))
 
@@ -162,7 +162,7 @@ class TaskRegistry:
         """Drop an ended task. Its events stay charged while a send queue still holds them."""
         finished = self._history.pop(task_id)
         self._account.withdraw(finished)
-        self._account.release(_ended_bytes(finished))
+        self._account.release(ENDED_BYTES + len(finished.snapshot))
         finished.log.let_go()
 
     def close(self) -> None:
@@ -277,10 +277,6 @@ def digest(submit: TaskSubmit) -> str:
         for step in submit.steps
     ]
     return hashlib.sha256(canonical([submit.intent, repr(submit.constraints), steps])).hexdigest()
-
-
-def _ended_bytes(finished: Finished) -> int:
-    return ENDED_BYTES + len(finished.snapshot)
 
 
 # --- idempotency keys -------------------------------------------------------------------------------------------------

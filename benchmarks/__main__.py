@@ -29,6 +29,7 @@ from benchmarks.mcp import MCP
 from benchmarks.memory import MEMORY
 from benchmarks.profiling import profile
 from benchmarks.rates import RATES, Effort, Rate
+from benchmarks.reading import READING
 from benchmarks.servers import RESULTS, ROOT, Servers
 from benchmarks.start import STARTS
 from benchmarks.turns import TURNS
@@ -63,7 +64,7 @@ QUICK = Effort(rounds=2, seconds=0.2, many=100, idle=200, starts=3)
 
 _ALL: list[Measure] = [
     *RATES, *CLIENT, *FANOUT, *MCP, *EVENNESS, *MEMORY, *IDLE, *STARTS,
-    *GUARDING, *EMBEDDED, *HALTS, *APPROVALS, *ATTESTED, *LOOPS, *CAN, *TURNS, *FAIRNESS,
+    *GUARDING, *EMBEDDED, *HALTS, *APPROVALS, *ATTESTED, *LOOPS, *CAN, *TURNS, *FAIRNESS, *READING,
 ]  # fmt: skip
 PROFILED = [rate for rate in [*RATES, *CLIENT, *FANOUT] if isinstance(rate, Rate) and rate.floor is None]
 MEASURES = {measure.name: measure for measure in _ALL}

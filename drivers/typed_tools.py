@@ -70,12 +70,9 @@ def _tool_of(method: Any, texts: Mapping[str, object], more: Mapping[str, Any]) 
     function = method.__func__
     told: Mapping[str, Any] = getattr(function, _MARK)
     form = _form(function)
-
-    def call(args: Args) -> Any:
-        return method(**form.arguments(args))
-
+    call = form.called(method)
     if form.waits:
-        runs: dict[str, Any] = {"run": lambda ctx, args: method(ctx, **form.arguments(args))}
+        runs: dict[str, Any] = {"run": lambda ctx, args: call(args, ctx)}
     else:
         runs = {"run": OneTransaction(call)} if form.inline else facets(call)
     known = {**function.__globals__, **texts}
@@ -98,7 +95,8 @@ class _Form:
     description: str
     takes: Schema
     gives: Schema
-    arguments: Callable[[Args], dict[str, Any]]
+    called: Callable[[Any], Callable[..., Any]]
+    """Returns the function that calls a bound method: it gets args that fit their schema, and what goes before them."""
     waits: bool
     inline: bool
     names: bool
@@ -124,7 +122,7 @@ def _form(function: Any) -> _Form:
         takes=shapes[0],
         gives=shapes[1],
         names=_has_names(shapes),
-        arguments=_arguments(takes, defaults),
+        called=_called(takes, defaults),
         waits=waits,
         inline=get_origin(result) is Transaction,
     )
@@ -152,8 +150,8 @@ def _filled(schema: Any, texts: Mapping[str, object]) -> Any:
     return filled
 
 
-def _arguments(hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Callable[[Args], dict[str, Any]]:
-    """Return the function from args that fit their schema to the arguments of a method."""
+def _called(hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Callable[[Any], Callable[..., Any]]:
+    """Return the function from a bound method with these arguments to one that takes args: see `_Form.called`."""
     plain: list[tuple[str, str, Callable[[Any], Any] | None]] = []
     of_bytes: list[tuple[str, str, Any]] = []
     for name, hint in hints.items():
@@ -163,17 +161,20 @@ def _arguments(hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Callabl
         else:
             plain.append((wire_name(name), name, _NUMBERS.get(base(hint))))
 
-    def arguments(args: Args) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for wire, name, make in plain:  # a comprehension would be one more call per step in Python 3.11
-            if wire in args:
-                found[name] = args[wire] if make is None else make(args[wire])
-        for wire, name, data in of_bytes:
-            if name not in defaults or data.found(args, wire):
-                found[name] = data.read(args, wire)
-        return found
+    def called(method: Any) -> Callable[..., Any]:
+        def call(args: Args, *before: Any) -> Any:
+            found: dict[str, Any] = {}
+            for wire, name, make in plain:  # a comprehension would be one more call per step in Python 3.11
+                if wire in args:
+                    found[name] = args[wire] if make is None else make(args[wire])
+            for wire, name, data in of_bytes:
+                if name not in defaults or data.found(args, wire):
+                    found[name] = data.read(args, wire)
+            return method(*before, **found)
 
-    return arguments
+        return call
+
+    return called
 
 
 _NUMBERS: Final[Mapping[Any, Callable[[Any], Any]]] = {int: int, float: float}

@@ -8,7 +8,7 @@ are in `hearth.drivers.tools` and in vendors' packages) and does not know how a 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -443,11 +443,12 @@ class Tool:
 
     def logged_args(self, args: Args) -> dict[str, Json]:
         """Return the args that may be shown in clear."""
-        return {
-            name: _brief(args[name])
-            for name in self.logged
-            if name in args and isinstance(args[name], (str, int, float))
-        }
+        shown: dict[str, Json] = {}
+        for name in self.logged:
+            if name in args and isinstance(value := args[name], (str, int, float)):
+                brief = isinstance(value, str) and len(value) > LONGEST_LOGGED
+                shown[name] = f"{value[:LONGEST_LOGGED]}…" if brief else value  # type: ignore[index]
+        return shown
 
     def to_wire(self) -> dict[str, Json]:
         """Return the entry of tool.list (draft §3.3), plus result_schema, capability, idempotent and least_risk.
@@ -476,10 +477,6 @@ LONGEST_LOGGED = 128
 """Characters of a logged text, such as a path."""
 
 
-def _brief(value: Json) -> Json:
-    return f"{value[:LONGEST_LOGGED]}…" if isinstance(value, str) and len(value) > LONGEST_LOGGED else value
-
-
 class ToolRegistry(Mapping[str, Tool]):
     """The tools of this process by name, in the order given; it never changes (draft §12.1)."""
 
@@ -505,3 +502,11 @@ class ToolRegistry(Mapping[str, Tool]):
 
     def __len__(self) -> int:
         return len(self._tools)
+
+    def items(self) -> ItemsView[str, Tool]:
+        """See Mapping: without a call for each tool."""
+        return self._tools.items()
+
+    def values(self) -> ValuesView[Tool]:
+        """See Mapping: without a call for each tool."""
+        return self._tools.values()

@@ -60,7 +60,7 @@ from hearth.errors import (
 from hearth.tools import KnownOutputs, OutputState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from hearth.actors.bus.lanes import Lanes
     from hearth.actors.bus.limit import Limit
@@ -118,6 +118,8 @@ class Bus:
             audit=audit,
             halt=self.halt,
         )
+        self.traces: Sequence[Collection[object]] = (*self._driven.traces, self._queue.ahead)
+        """The collections that are empty while `make_safe` has nothing to do, for any session."""
         self._overdue = 0
         parts = (self._queue, driver, self._current, self._transactions, self)
         threads = driver.style is Style.THREAD
@@ -584,8 +586,15 @@ async def make_safe(
     queued, and the bus records its outcome. With `unattended` the buses record the outcome in any case.
     """
     done: list[Any] = []
-    asked = (bus.make_safe(session_id, unattended=unattended, hands_over=hands_over) for bus in buses)
-    tickets = [ticket for ticket in asked if ticket is not None]
+    tickets: list[SafeStateTicket] = []
+    for bus in buses:
+        # Each session ends twice, and drives few of the buses, or none.
+        if any(bus.traces):
+            ticket = bus.make_safe(session_id, unattended=unattended, hands_over=hands_over)
+            if ticket is not None:
+                tickets.append(ticket)
+    if not tickets:
+        return done
     # All tickets are queued before the first wait, so the buses work at the same time.
     with trio.move_on_at(until):
         for ticket in tickets:

@@ -142,7 +142,11 @@ class VendorOutputs(Outputs):
 def _fixed(value: Any) -> Any:
     """Return an argument that is the same one each time it is looked at: what was checked is what is sent."""
     if isinstance(value, (list, tuple)):
-        return tuple(map(_fixed, value))
+        fixed = list(value)
+        for place, part in enumerate(fixed):
+            if isinstance(part, (list, tuple, bytearray, memoryview)):
+                fixed[place] = _fixed(part)
+        return tuple(fixed)
     return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
 
 

@@ -126,6 +126,8 @@ class BusGuard:
         self.kept = [output for output, signal in self.signals.items() if signal.keep]
         """The outputs that are left as they are when a session ends."""
         self.limits = {output: Limit(bus_id, signal) for output, signal in self.signals.items() if signal.limited}
+        self.foresees = bool(self.limits)
+        """True if `foresee` could refuse something."""
         self.remembered = [one for one in self.limits.values() if one.remembered]
         """The limits of which the outputs file has the levels."""
         self.timed = [one for one in self.limits.values() if one.times is not None]
@@ -193,11 +195,6 @@ class BusGuard:
             for output, level in self.outputs.driven(self.outputs.asked(drive.output, drive.level)):
                 if (limit := self.limits.get(output)) is not None:
                     limit.foresee(level, drive.duration_ms)
-
-    @property
-    def foresees(self) -> bool:
-        """True if `foresee` could refuse something."""
-        return bool(self.limits)
 
     def check_rest(self, output: Hashable) -> None:
         """Refuse to bring an output to its safe state before its times permit it: where that is not urgent.

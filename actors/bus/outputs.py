@@ -29,7 +29,7 @@ from hearth.actors.bus.queue import GiveBack, Requester
 from hearth.errors import InternalError, ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
     from hearth.actors.bus.outputs_file import OutputsFile
     from hearth.errors import RpcError
@@ -69,6 +69,11 @@ class DrivenOutputs:
         """Ids of sessions that have ended, and whose outputs are to be made safe when the bus can do it."""
         self._ended: set[str] = {*self.pending}
         """Ids of sessions that have ended and still hold an output: pending, or given up after a driver's bug."""
+
+    @property
+    def traces(self) -> tuple[Collection[object], ...]:
+        """The collections that are empty while no session has left a trace here; they stay the same."""
+        return self._holders, self.pending, self._ended
 
     # --- driving --------------------------------------------------------------------------------------------------
 

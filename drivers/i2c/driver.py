@@ -64,6 +64,8 @@ class Addresses:
 
         Raises PermissionDenied with effect "none".
         """
+        if self.scope == "any" and addr not in self.reserved and addr not in self.protected:
+            return
         reason = self.refusal(addr, ten_bit=ten_bit)
         if addr in self.protected and any(isinstance(one, Write) and len(one.data) > 1 for one in messages):
             reason = reason or self.protected[addr]
@@ -155,14 +157,19 @@ class I2cDriver(BaseDriver, ABC):
         stretch the clock, to a fifth of its speed here, and an adapter behind USB takes some milliseconds for each
         message.
         """
-        size = sum(_size(message) + 1 for message in messages)
+        size = 0
+        for message in messages:  # HOT: a generator would take another frame for each
+            size += (len(message.data) if isinstance(message, Write) else message.length) + 1
         wire_ms = size * BITS_PER_BYTE * 1000 / self.speed_hz
         attempts = 2 if self.retries else 1
         return attempts * self.timeout_ms + _SLACK_MS + len(messages) * _PER_MESSAGE_MS + _STRETCH * wire_ms
 
 
-def _size(message: Message) -> int:
-    return len(message.data) if isinstance(message, Write) else message.length
+def _of_good_size(messages: Sequence[Message]) -> bool:
+    for message in messages:
+        if not 1 <= (len(message.data) if isinstance(message, Write) else message.length) <= MAX_MESSAGE:
+            return False
+    return True
 
 
 def check_transfer(bus: int, addr: int, messages: Sequence[Message], addresses: Addresses, *, ten_bit: bool) -> None:
@@ -175,7 +182,7 @@ def check_transfer(bus: int, addr: int, messages: Sequence[Message], addresses: 
         reason = f"there is no address {addr:#x}: devices have {FIRST_ADDR:#04x} to {LAST_ADDR:#04x}, or ten bits"
     elif not 1 <= len(messages) <= MAX_MESSAGES:
         reason = f"{len(messages)} messages; one exchange has 1 to {MAX_MESSAGES}"
-    elif not all(1 <= _size(message) <= MAX_MESSAGE for message in messages):
+    elif not _of_good_size(messages):
         reason = f"a message has 1 to {MAX_MESSAGE} bytes"
     else:
         return

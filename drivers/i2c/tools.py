@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NotRequired, TypeAlias, TypedDict
 
 from annotated_types import Ge, Le, Len, MaxLen
 from attrs import evolve, frozen
@@ -130,9 +130,10 @@ def _selected(reg: int | str | None, width: int) -> bytes:
     """Return the register's number as it goes over the wire; nothing if there is none. Raises InvalidParams."""
     if reg is None:
         return b""
-    if width == 8 and number(reg) > _LAST_EIGHT_BIT:
+    selected = number(reg)
+    if width == 8 and selected > _LAST_EIGHT_BIT:
         raise wrong("/reg", f"expected a register from 0 to {_LAST_EIGHT_BIT}; a wider number needs `reg_width` 16")
-    return number(reg).to_bytes(width // 8, "big")
+    return selected.to_bytes(width // 8, "big")
 
 
 def _messages(write: bytes | None, read_len: int, listed: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -174,7 +175,11 @@ class _I2cTools:
 
     def _driver(self, bus: int) -> I2cDriver:
         """Return the driver of a bus. Raises InvalidParams for one that the board does not have."""
-        return cast("I2cDriver", self._board.drivers[self._board.bus("i2c", "bus", bus)])
+        driver: Any = self._board.drivers.get(f"i2c:{bus}")
+        if driver is None:
+            self._board.bus("i2c", "bus", bus)
+        found: I2cDriver = driver
+        return found
 
     def _numbered(self, bus: int, addr: int | str, reg_width: int, ten_bit: bool) -> bool:
         """Return True if the profile has this width for the register numbers of a device."""

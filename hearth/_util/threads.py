@@ -8,7 +8,8 @@ not return. `IMPORTING` is for imports outside the main thread.
 Theory of operation of a `Helper`. A file that the kernel keeps in memory answers within microseconds, less than a turn
 of the loop costs. So `Helper.call` blocks the calling thread for at most `PATIENCE_S`, and nearly every call is `done`
 when it returns. A call that is not done goes on in the helper's thread: the caller waits for it beside the loop
-(`HelperCall.wait`, `HelperCall.then`), and gives the helper nothing else until then, or the loop would spend its patience again.
+(`HelperCall.wait`, `HelperCall.then`), and gives the helper nothing else until then, or the loop would spend its
+patience again.
 
 The two threads take turns, and waking another processor takes many times as long as such a call. So the caller stays on
 its processor for as long as it waits in place, and the helper moves there. Where they may not, they are slower and
@@ -110,7 +111,8 @@ class HelperCall(Generic[T]):
         self._outcome = capture(work)
         self.done = True
         self._ended.release()
-        self._wake()
+        if self._wakes:  # `then`, which comes later, sees that the call is done
+            self._wake()
 
     def _wake(self) -> None:
         # Both threads come here once `done` is True; the one that gets the function calls it. The loop may have ended.
@@ -166,7 +168,7 @@ class Helper:
         allowed = _move(call.processor)
         try:
             self._calls.put(call)
-            call.settle(PATIENCE_S if patience is None else patience)
+            call._ended.acquire(timeout=PATIENCE_S if patience is None else patience)
         finally:
             # Also after a Ctrl-C: the caller's thread is the embedding program's.
             if allowed:

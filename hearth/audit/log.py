@@ -228,54 +228,55 @@ class AuditLog:
         LogFailed; the records after the first `written` are then not in the log, and may be given again.
         """
         with self._lock:
-            self._append(records, now, spend=spend)
+            writer = self._writer
+            chain, every = writer.chain, self._settings.checkpoint_every
+            at = records[-1][0] if records else now
+            writer.kept = 0
+            rest = records
+            try:
+                if spend or self.reserve.spent:
+                    self._settle_reserve(spend=spend)
+                # The file must be there, end in a whole record, and have its opening.
+                writer.begin()
+                if not 0 <= at - self._watched_at < WATCH_S:
+                    self._watch(at)
+                if self._opening is not None:
+                    self._write_opening(at)
+                if rest and not writer.size:
+                    rest = [(rest[0][0], {**rest[0][1], "format": FORMAT}), *rest[1:]]
+                while rest:
+                    if writer.size >= self._rotate_at:
+                        self._rotate(rest[0][0])
+                    # In one pass, as many as there are up to the next checkpoint or rotation.
+                    # One at least, also into a new file whose opening alone fills it.
+                    lines = chain.seal_some(rest, every - chain.seq % every, max(1, self._rotate_at - writer.size))
+                    at = rest[len(lines) - 1][0]
+                    rest = rest[len(lines) :]
+                    writer.write(lines)
+                    if not chain.seq % every:
+                        self.checkpoint_due = True
+                        self._checkpoint(at)
+                if self.checkpoint_due:
+                    self._checkpoint(at)
+                if self._sync:
+                    writer.sync()
+                    self.tree_file.synced = chain.seq
+            except LogFailed as failed:
+                # A checkpoint may have been taken back.
+                self.checkpoint_due |= self._signed_at > chain.seq
+                self.tree_file.truncate(writer.tree.size)
+                failed.written = writer.kept
+                raise
+            except BaseException:
+                writer.restore()
+                raise
+            finally:
+                self.head = chain.seq, chain.prev
 
     def grown(self) -> tuple[Head, Tree]:
         """Return the head, and a copy of the tree that ends with it. Any thread may call it; waits for an append."""
         with self._lock:
             return self._writer.chain.head, self._writer.tree.copy()
-
-    def _append(self, records: Sequence[Stamped], now: float, *, spend: bool) -> None:
-        writer = self._writer
-        chain, every = writer.chain, self._settings.checkpoint_every
-        at = records[-1][0] if records else now
-        writer.kept = 0
-        rest = records
-        try:
-            if spend or self.reserve.spent:
-                self._settle_reserve(spend=spend)
-            self._prepare(at)
-            if rest and not writer.size:
-                rest = [(rest[0][0], {**rest[0][1], "format": FORMAT}), *rest[1:]]
-            while rest:
-                if writer.size >= self._rotate_at:
-                    self._rotate(rest[0][0])
-                # In one pass, as many as there are up to the next checkpoint or rotation.
-                # One at least, also into a new file whose opening alone fills it.
-                lines = chain.seal_some(rest, every - chain.seq % every, max(1, self._rotate_at - writer.size))
-                at = rest[len(lines) - 1][0]
-                rest = rest[len(lines) :]
-                writer.write(lines)
-                if not chain.seq % every:
-                    self.checkpoint_due = True
-                    if self.signer is not None:
-                        self._checkpoint(at)
-            if self.checkpoint_due:
-                self._checkpoint(at)
-            if self._sync:
-                writer.sync()
-                self.tree_file.synced = chain.seq
-        except LogFailed as failed:
-            if self._signed_at > chain.seq:
-                self.checkpoint_due = True  # the checkpoint was taken back
-            self.tree_file.truncate(writer.tree.size)
-            failed.written = writer.kept
-            raise
-        except BaseException:
-            writer.restore()
-            raise
-        finally:
-            self.head = chain.head
 
     def _settle_reserve(self, *, spend: bool) -> None:
         try:
@@ -285,14 +286,6 @@ class AuditLog:
                 self.reserve.make()
         except OSError as error:
             raise self._writer.failed(error) from error
-
-    def _prepare(self, at: float) -> None:
-        """Before the first record of a batch: the file must be there, end in a whole record, and have its opening."""
-        self._writer.begin()
-        if not 0 <= at - self._watched_at < WATCH_S:
-            self._watch(at)
-        if self._opening is not None:
-            self._write_opening(at)
 
     def _write_opening(self, at: float) -> None:
         if self._opening is not None and not self._writer.size:

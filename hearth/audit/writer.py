@@ -176,7 +176,7 @@ class Writer:
                 self._keep_whole(lines, written)
             raise self.failed(error) from error
         self.size += len(data)
-        self._written = self.chain.head
+        self._written = self.chain.seq, self.chain.prev
         add = self.tree.add
         for line in lines:
             add(line[:-1])

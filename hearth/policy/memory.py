@@ -112,6 +112,9 @@ class Account:
 
     def require(self, size: int) -> None:
         """Raise QueueFull if `size` more bytes do not fit."""
+        budget = self._budget
+        if self.used + size <= budget.each and budget.used + size <= budget.total:
+            return
         if not self.fits(size):
             raise self.refusal(size)
 
@@ -145,6 +148,9 @@ class Account:
     @property
     def full(self) -> bool:
         """True while only requests that free memory may be accepted."""
+        budget = self._budget
+        if self.used + SMALL <= budget.each and budget.used + SMALL <= budget.total:
+            return False
         return not self.fits(SMALL)
 
     def refusal(self, size: int) -> QueueFull:

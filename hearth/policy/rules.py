@@ -471,7 +471,9 @@ def decide(entries: Iterable[PolicyEntry], principal: Principal, tools: Mapping[
     for a tool whose default rate cannot be read.
     """
     entry = entry_of(entries, principal)
-    return None if entry is None else grant_of(entry, tools)
+    if entry is None:
+        return None
+    return entries.grant_of(entry, tools) if isinstance(entries, PolicyInForce) else grant_of(entry, tools)
 
 
 def entry_of(entries: Iterable[PolicyEntry], principal: Principal) -> PolicyEntry | None:
@@ -484,6 +486,8 @@ class PolicyInForce(Sequence[PolicyEntry]):
 
     def __init__(self, entries: Iterable[PolicyEntry]) -> None:
         self._entries = tuple(entries)
+        self._grants: dict[tuple[int, int], tuple[PolicyEntry, Mapping[str, Ranked], Grant]] = {}
+        """By the identities of an entry and of tools, which stand beside the grant: so they stay those of these two."""
         self.tokens = Tokens(token_digests(self._entries))
         """Shared by all who ask for proof."""
 
@@ -502,7 +506,15 @@ class PolicyInForce(Sequence[PolicyEntry]):
     def replace(self, entries: Iterable[PolicyEntry]) -> None:
         """Let these entries decide from now on."""
         self._entries = tuple(entries)
+        self._grants.clear()
         self.tokens.replace(token_digests(self._entries))
+
+    def grant_of(self, entry: PolicyEntry, tools: Mapping[str, Ranked]) -> Grant:
+        """Return the grant of one of these entries, made once for tools that never change. Raises as `decide`."""
+        key = id(entry), id(tools)
+        if key not in self._grants:
+            self._grants[key] = entry, tools, grant_of(entry, tools)
+        return self._grants[key][2]
 
 
 def in_force(entries: Iterable[PolicyEntry]) -> PolicyInForce:

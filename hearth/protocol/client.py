@@ -20,7 +20,7 @@ knows no carrier, no clock and no session.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -401,10 +401,12 @@ _KINDS: Mapping[Any, tuple[str, tuple[type, ...]]] = {
 
 
 @cache
-def _kinds_of(cls: Hashable) -> Mapping[str, Any]:
+def _attributes_of(cls: type[AttrsInstance]) -> Sequence[tuple[str, Any, tuple[type, ...], bool]]:
+    """Return each attribute's name, the kind of its value, the types of that, and whether it is required."""
     hints = get_type_hints(cls, localns={"Mapping": Mapping, "Sequence": Sequence})
     required = {name: get_args(hint)[0] if type(None) in get_args(hint) else hint for name, hint in hints.items()}
-    return {name: get_origin(hint) or hint for name, hint in required.items()}
+    kinds = {name: get_origin(hint) or hint for name, hint in required.items()}
+    return [(one.name, kinds[one.name], _KINDS[kinds[one.name]][1], one.default is NOTHING) for one in fields(cls)]
 
 
 class _ObjectReader:
@@ -420,12 +422,15 @@ class _ObjectReader:
 
     def read(self, cls: type[T], **given: Any) -> T:
         """Return an object of an attrs class, of the members with its attributes' names; `given` are read already."""
-        kinds = _kinds_of(cls)
-        for attribute in fields(cls):
-            if attribute.name not in given:
-                value = self.optional(attribute.name, kinds[attribute.name], required=attribute.default is NOTHING)
-                if value is not None:
-                    given[attribute.name] = tuple(value) if type(value) is list else value
+        # HOT: for each result, and each of its steps. `optional` refuses.
+        members = self.members
+        for name, kind, types, required in _attributes_of(cls):
+            if name not in given:
+                value = members.get(name)
+                if value is not None or required:
+                    if type(value) not in types:
+                        self.optional(name, kind, required=required)
+                    given[name] = tuple(value) if type(value) is list else value
         return cls(**given)
 
     def parts(self, name: str, cls: type[T], *, required: bool = False) -> tuple[T, ...]:

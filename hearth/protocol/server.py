@@ -195,7 +195,9 @@ class ServerProtocol:
             # Documents that were complete before the long one still get their answers.
             documents = [*error.documents, error]
         self._waiting += documents
-        self._waiting_bytes += sum(map(_size, documents))
+        # HOT: as `_size` has it of bytes, which most are.
+        for document in documents:
+            self._waiting_bytes += len(document) + 1 if type(document) is bytes else 128
 
     def feed_document(self, document: bytes) -> None:
         """Take one whole document from a carrier that frames by itself (draft §2.2)."""
@@ -218,7 +220,7 @@ class ServerProtocol:
         waiting = self._waiting
         while waiting and not self.closed:
             item = waiting.popleft()
-            self._waiting_bytes -= _size(item)
+            self._waiting_bytes -= len(item) + 1 if type(item) is bytes else 128
             self._searched = max(0, self._searched - 1)
             if type(item) is bytes:
                 self._taking = item
@@ -385,6 +387,10 @@ class ServerProtocol:
             return None
         # Encoded first: after a TypeError the call is still unanswered, and the executor can answer it with an error.
         line = dump_result(call.id, result)
+        if call.batch is None:
+            # HOT: as `_answered` has it.
+            self._outstanding.discard(call.id)
+            return line
         return self._answered(call, line)
 
     def error(self, call: Call, error: RpcError) -> bytes | None:

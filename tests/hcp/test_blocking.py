@@ -72,9 +72,12 @@ def test_one_that_does_not_end_is_in_the_log_while_it_lasts_with_the_line_that_i
     def is_told():
         return any("has held the event loop" in record.message for record in caplog.records)
 
+    async def function():
+        eventually(is_told)
+
     with caplog.at_level(logging.ERROR, "hearth.hcp"), watch.looking():
-        with watch.stretch():
-            eventually(is_told)
+        with pytest.raises(StopIteration):
+            watch.over(function()).send(None)
         told.set()
     (record,) = [one for one in caplog.records if "has held" in one.message]
     assert "capability look (look.py:3)" in record.message

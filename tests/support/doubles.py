@@ -232,7 +232,7 @@ class MemoryJournal:
 
     def __init__(self, observer, *, durability="os"):
         self.settings = SimpleNamespace(durability=durability, path="memory")
-        self.observe = None
+        self.observer = None
         self.failure = None
         self.failures = 0
         self.warning = None
@@ -272,8 +272,8 @@ class MemoryJournal:
         receipt = MemoryReceipt()
         self.metrics.count(records)
         for record in records:
-            if self.observe is not None:
-                self.observe(record)
+            if self.observer is not None:
+                self.observer.record(record)
         if self.ended:
             receipt.settle(AuditUnavailable("the log is closed"))
         elif self.settings.durability == "relaxed":

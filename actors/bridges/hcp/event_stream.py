@@ -227,11 +227,21 @@ class EventWriter:
         store. The shield cannot hang: the job store itself gives up on a disk that does not answer.
         """
         with trio.CancelScope(shield=True):
-            async with self._turn:
-                sequence = self.sequence
-                try:
-                    yield
-                except JobStoreError:
-                    # A message that was not stored was not sent, so its number is free again.
-                    self.sequence = sequence
-                    raise
+            await take(self._turn)
+            sequence = self.sequence
+            try:
+                yield
+            except JobStoreError:
+                # A message that was not stored was not sent, so its number is free again.
+                self.sequence = sequence
+                raise
+            finally:
+                self._turn.release()
+
+
+async def take(lock: trio.StrictFIFOLock) -> None:
+    """Acquire a lock; without a checkpoint if it is free: what it is held for waits for the disk anyway."""
+    try:
+        lock.acquire_nowait()
+    except trio.WouldBlock:
+        await lock.acquire()

@@ -48,6 +48,7 @@ from attrs import asdict, define, evolve, field, frozen
 
 from hearth._util.foreign import Raised, awaited
 from hearth.actors.approval import Question
+from hearth.actors.bridges.hcp.event_stream import take
 from hearth.actors.bridges.hcp.steps import StepsEnded
 from hearth.actors.bridges.hcp.store import JobStoreError
 from hearth.ask import ModelError
@@ -305,9 +306,12 @@ class Execution:
 
     async def _do(self, operation: Operation, live: Live) -> Outcome:
         """Do an operation and store its outcome."""
-        async with self._keeping:
-            # The function goes on after a step that failed: from here on the failure is part of its course.
-            await self._keep_failures()
+        if self._failures or self._keeping.locked():
+            async with self._keeping:
+                # The function goes on after a step that failed: from here on the failure is part of its course.
+                await self._keep_failures()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
         outcome = await live(operation)
         cancelled = trio.current_effective_deadline() <= trio.current_time()
         missed = cancelled and self.fatal is None and not self.stopping()
@@ -332,8 +336,11 @@ class Execution:
     @asynccontextmanager
     async def _shielded(self) -> AsyncIterator[None]:
         with trio.CancelScope(shield=True):
-            async with self._keeping:
+            await take(self._keeping)
+            try:
                 yield
+            finally:
+                self._keeping.release()
 
     async def _keep(self, recorded: Recorded) -> None:
         """Store an outcome: from here on a job can resume after it. Raises JobStoreError."""
@@ -630,24 +637,14 @@ class LimitWatch:
 
     def __init__(self, name: str, report: Callable[[float], None]) -> None:
         self._name = name
-        self._report = report
-        self._began: float | None = None
+        self.report = report
+        self.began: float | None = None
+        """When the present stretch began, by `time.perf_counter`; None between two."""
         self._over = threading.Event()
 
     async def over(self, code: Awaitable[Any]) -> Any:
         """Await the job's code, measuring each stretch."""
         return await _Stretches(code, self)
-
-    @contextmanager
-    def stretch(self) -> Iterator[None]:
-        """Measure one stretch: the time until the code awaits something, or ends."""
-        self._began = began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._began = None
-            if (seconds := time.perf_counter() - began) > LONG_S:
-                self._report(seconds)
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -664,7 +661,7 @@ class LimitWatch:
     def _look(self, loop: int) -> None:
         reported: float | None = None
         while not self._over.wait(STUCK_S / 2):
-            began = self._began
+            began = self.began
             if began is None or began == reported or time.perf_counter() - began < STUCK_S:
                 continue
             reported = began
@@ -684,9 +681,17 @@ class _Stretches(Generator[Any, Any, Any]):
         return self
 
     def send(self, value: Any, /) -> Any:
-        with self._watch.stretch():
-            return self._code.send(value)
+        return self._stretch(self._code.send, value)
 
     def throw(self, *error: Any) -> Any:
-        with self._watch.stretch():
-            return self._code.throw(*error)
+        return self._stretch(self._code.throw, *error)
+
+    def _stretch(self, resume: Callable[..., Any], *given: Any) -> Any:
+        """Measure one stretch: the time until the code awaits something, or ends."""
+        self._watch.began = began = time.perf_counter()
+        try:
+            return resume(*given)
+        finally:
+            self._watch.began = None
+            if (seconds := time.perf_counter() - began) > LONG_S:
+                self._watch.report(seconds)

@@ -354,8 +354,32 @@ async def resumption(
     if named is None:
         return None
     at, checkpoint = named
+    row, number = await _ended_session(services, principal, at, checkpoint, jobs)
+    recorded = await job_store.outcomes(row.session_id, row.checkpoints)
+    while 0 < number < row.checkpoints and recorded[number]["kind"] not in ANNOUNCED:
+        # An operation that is not a step has no announced checkpoint: it belongs to the step before it.
+        number += 1
+    # The outcome of a step that was under way when the daemon died stays unknown: from now on that is recorded.
+    begun = await job_store.begun(row.session_id) if number == row.checkpoints else []
+    if number > row.checkpoints or not (number or begun):
+        cure = f"name {checkpoint_id(row.session_id, row.checkpoints)}" if row.checkpoints else "leave it out"
+        raise _no(at, f"session {row.session_id} has {row.checkpoints} checkpoints", cure)
+    _require_same(row, approval, at)
+    recorded = recorded[:number] + [unknown_of(operation).write() for operation in begun]
+    steps = tuple(map(Recorded.read, recorded))
+    # Last, and nothing is awaited from here to the note that this submission resumes it.
+    now = await job_store.session(row.session_id)
+    _require_first(row, None if now is None else now.resumed_by, jobs, at)
+    age_s = max(0.0, services.clock() - row.updated_at)
+    return Resumption(checkpoint=checkpoint, row=row, steps=steps, recorded=tuple(recorded), age_s=age_s)
+
+
+async def _ended_session(
+    services: Services, principal: str, at: str, checkpoint: object, jobs: JobTable
+) -> tuple[SessionRow, int]:
+    """Return the session of a checkpoint, and the checkpoint's number. Raises Rejection, JobStoreError."""
     found = _CHECKPOINT.fullmatch(checkpoint) if isinstance(checkpoint, str) else None
-    row = None if found is None else await job_store.session(found[1])
+    row = None if found is None else await services.job_store.session(found[1])
     if found is None or row is None or row.principal != principal:
         raise _no(
             at,
@@ -371,16 +395,19 @@ async def resumption(
     if row.state not in ("FAILED", "ABORTED"):
         cure = "leave it out to start a new job; only one that failed or was aborted goes on"
         raise _no(at, f"session {row.session_id} is {row.state}", cure)
-    number = int(found[2])
-    recorded = await job_store.outcomes(row.session_id, row.checkpoints)
-    while 0 < number < row.checkpoints and recorded[number]["kind"] not in ANNOUNCED:
-        # An operation that is not a step has no announced checkpoint: it belongs to the step before it.
-        number += 1
-    # The outcome of a step that was under way when the daemon died stays unknown: from now on that is recorded.
-    begun = await job_store.begun(row.session_id) if number == row.checkpoints else []
-    if number > row.checkpoints or not (number or begun):
-        cure = f"name {checkpoint_id(row.session_id, row.checkpoints)}" if row.checkpoints else "leave it out"
-        raise _no(at, f"session {row.session_id} has {row.checkpoints} checkpoints", cure)
+    return row, int(found[2])
+
+
+def _require_first(row: SessionRow, later: str | None, jobs: JobTable, at: str) -> None:
+    """Refuse to resume a session twice; `later` has resumed it. Raises Rejection."""
+    if later is not None or row.session_id in jobs.resuming:
+        how = "is being resumed" if later is None else f"was resumed by session {later}"
+        cure = "resume that one, from its own checkpoint" if later else "wait for the answer to that submission"
+        raise _no(at, f"session {row.session_id} {how}, and what was done and answered in it counts once", cure)
+
+
+def _require_same(row: SessionRow, approval: Approval, at: str) -> None:
+    """Refuse to resume with another capability, other inputs or a lower classification. Raises Rejection."""
     capability = approval.capability
     if (row.capability, row.version) != (capability.name, capability.version):
         was = f"{row.capability} {row.version}"
@@ -394,17 +421,6 @@ async def resumption(
     if CLASSIFICATIONS.index(approval.classification) < CLASSIFICATIONS.index(row.data_classification):
         was = row.data_classification
         raise _no(at, f"the checkpoint holds data of class {was}", f"submit it with data_classification {was}")
-    recorded = recorded[:number] + [unknown_of(operation).write() for operation in begun]
-    steps = tuple(map(Recorded.read, recorded))
-    # Last, and nothing is awaited from here to the note that this submission resumes it.
-    now = await job_store.session(row.session_id)
-    later = None if now is None else now.resumed_by
-    if later is not None or row.session_id in jobs.resuming:
-        how = "is being resumed" if later is None else f"was resumed by session {later}"
-        cure = "resume that one, from its own checkpoint" if later else "wait for the answer to that submission"
-        raise _no(at, f"session {row.session_id} {how}, and what was done and answered in it counts once", cure)
-    age_s = max(0.0, services.clock() - row.updated_at)
-    return Resumption(checkpoint=checkpoint, row=row, steps=steps, recorded=tuple(recorded), age_s=age_s)
 
 
 def _no(member: str, reason: str, cure: str) -> Rejection:

@@ -16,7 +16,7 @@ import hashlib
 import math
 from abc import abstractmethod
 from functools import partial
-from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as types
@@ -95,13 +95,18 @@ def checked(params: types.CallToolRequestParams, arguments: Arguments, name: str
 
 def _require_finite(arguments: dict[str, Any]) -> None:
     """Refuse NaN and infinities, which orjson writes as null. Raises ValueError."""
-    level: list[Any] = [arguments]
-    while level:
-        if not all(map(math.isfinite, [part for part in level if type(part) is float])):
-            raise ValueError("not finite")
-        arrays = chain.from_iterable(part for part in level if isinstance(part, list))
-        objects = chain.from_iterable(part.values() for part in level if isinstance(part, dict))
-        level = [*arrays, *objects]
+    left: list[Any] = [arguments]
+    while left:
+        part = left.pop()
+        for value in part.values() if isinstance(part, dict) else part:
+            if type(value) is float:
+                if not math.isfinite(value):
+                    raise ValueError("not finite")
+            elif isinstance(value, (dict, list)):
+                left.append(value)
+
+
+_RISK: Callable[[Mapping[str, Any]], int] = itemgetter("risk_level")
 
 
 @frozen(eq=False)
@@ -123,12 +128,14 @@ class ConsentRequest:
     @property
     def risk(self) -> int:
         """The highest risk level of the steps; 0 for a dry run."""
-        return 0 if self.constraints.get("dry_run") else max(entry["risk_level"] for entry in self.entries)
+        return 0 if self.constraints.get("dry_run") else max(map(_RISK, self.entries))
 
     @property
     def least_risk(self) -> int:
         """The lowest value that `risk` can have, whatever the arguments are."""
-        least: int = max(entry.get("least_risk", entry["risk_level"]) for entry in self.entries)
+        least = 0
+        for entry in self.entries:
+            least = max(least, entry.get("least_risk", entry["risk_level"]))
         return least
 
 
@@ -351,10 +358,25 @@ async def submit(client: Client, job: ConsentRequest) -> Running:
         return await _submit(client, job)
 
 
+SHORT: Final = 1000
+"""Characters of a text that is checked and submitted in one turn of the event loop."""
+
+
+def _is_long(job: ConsentRequest) -> bool:
+    """Return True for a call that takes time: a plan, or one with long texts, arrays or objects."""
+    for value in () if job.plan else job.steps[0].args.values():
+        if isinstance(value, (dict, list)) or (isinstance(value, str) and len(value) > SHORT):
+            return True
+    return job.plan
+
+
 async def _submit(client: Client, job: ConsentRequest) -> Running:
     session = await client.session()
-    # Reading and checking used one turn of the event loop; submitting takes another.
-    await trio.lowlevel.checkpoint()
+    if _is_long(job):
+        # Reading and checking it has used one turn of the event loop; submitting takes another.
+        await trio.lowlevel.checkpoint()
+    else:
+        await trio.lowlevel.checkpoint_if_cancelled()
     try:
         key = None if job.constraints.get("dry_run") else job.key
         task = await session.submit(job.intent, job.steps, idempotency_key=key, **job.constraints)

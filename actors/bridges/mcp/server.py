@@ -163,7 +163,11 @@ class Offers:
 
     def __init__(self, providers: Sequence[Provider]) -> None:
         self._providers = providers
-        self._interceptors = [provider for provider in providers if _has(provider, "intercept")]
+        self._call: CallNext = self._serve_call
+        """A call of a tool, through all interceptors; the first provider's is the outermost."""
+        for provider in reversed(providers):
+            if _has(provider, "intercept"):
+                self._call = partial(provider.intercept, call_next=self._call)
         self._listeners = [provider for provider in providers if _has(provider, "listen")]
 
     def methods(self) -> list[Method]:
@@ -235,11 +239,9 @@ class Offers:
 
     async def call_tool(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome:
         """tools/call."""
-        return await self._intercepted(0, request, params)
+        return await self._call(request, params)
 
-    async def _intercepted(self, index: int, request: McpRequest, params: types.CallToolRequestParams) -> Outcome:
-        if index < len(self._interceptors):
-            return await self._interceptors[index].intercept(request, params, partial(self._intercepted, index + 1))
+    async def _serve_call(self, request: McpRequest, params: types.CallToolRequestParams) -> Outcome:
         try:
             for provider in self._providers:
                 outcome = await provider.call(request, params)

@@ -184,32 +184,32 @@ class DatabaseActor:
         """Run a batch in order; neighbouring operations that write share one commit."""
         try:
             for writes, together in groupby(batch, key=attrgetter("writes")):
-                await self._do_together(list(together), writes=writes)
+                # HOT: no function of its own, which would be resumed with each answer of the thread.
+                group: list[_DatabaseCall] = []
+                operations: list[Callable[[sqlite3.Connection], Any]] = []
+                for call in together:
+                    if call.operation is not None and not call.withdrawn:
+                        # No checkpoint before they are all taken, so none of them is withdrawn in between.
+                        call.begun = True
+                        group.append(call)
+                        operations.append(call.operation)
+                if not group:
+                    continue
+                work = functools.partial(self._file.write if writes else self._file.read, operations)
+                try:
+                    results = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+                except trio.Cancelled:  # the last commits took too long: the file is left to the thread
+                    self._left = True
+                    raise
+                for call, result in zip(group, results, strict=True):
+                    if isinstance(result, outcome.Value):
+                        call.fill(result.value)
+                    else:
+                        call.fail(result.error)  # type: ignore[attr-defined]
         except BaseException:
             # A bug, or a disk that does not answer at the end.
             self._fail(batch, "it ended before this was safe")
             raise
-
-    async def _do_together(self, batch: list[_DatabaseCall], *, writes: bool) -> None:
-        group = [call for call in batch if call.operation is not None and not call.withdrawn]
-        if not group:
-            return
-        # No checkpoint since they were selected, so none of them can have been withdrawn in between.
-        for call in group:
-            call.begun = True
-        work = functools.partial(
-            self._file.write if writes else self._file.read, [call.operation for call in group if call.operation]
-        )
-        try:
-            results = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
-        except trio.Cancelled:  # the last commits took too long: the file is left to the thread
-            self._left = True
-            raise
-        for call, result in zip(group, results, strict=True):
-            if isinstance(result, outcome.Value):
-                call.fill(result.value)
-            else:
-                call.fail(result.error)  # type: ignore[attr-defined]
 
 
 # --- The job store itself
