@@ -392,7 +392,7 @@ def _widens(change: PolicyChange) -> InvalidParams:
     """Return the refusal of a policy that widens silently."""
     gone, more = (", ".join(change.removed), "; ".join(change.allows))
     reason = f"{gone} removed or changed, and by that principals may do more: {more}"
-    cure = "nothing has changed; if it is meant: `hearth reload --yes`"
+    cure = "nothing has changed; if it is meant: `hearth admin reload --yes`"
     details = {"reason": reason, "removed": list(change.removed), "allows": list(change.allows)}
     return InvalidParams(f"the policy is not taken: {reason}; {cure}", data=details)
 
@@ -450,8 +450,8 @@ def options_parser() -> argparse.ArgumentParser:
         description="The hearth daemon: hardware for agents, safe and audited.",
         epilog="SIGTERM and SIGINT end it: sessions are closed, transactions in flight finish, outputs go to their "
         "safe state, and it exits 0; a second one stops waiting for transactions. SIGHUP makes it read its "
-        "policy, tokens and certificates again, as `hearth reload` does: a session that keeps a policy entry goes on; "
-        "for anything else in the configuration, restart it. A "
+        "policy, tokens and certificates again, as `hearth admin reload` does: a session that keeps a policy entry "
+        "goes on; for anything else in the configuration, restart it. A "
         "terminal that closes ends what was started in it, except under nohup. It exits 2 where the configuration "
         "cannot be used.",
     )

@@ -24,7 +24,7 @@ from hearth.ask.transcript import FORMAT, Transcript
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options
 from hearth.cli.plan import plan_lines
-from hearth.cli.tasks import brief, event_line
+from hearth.cli.task_view import brief, event_line
 from hearth.errors import HearthError, PermissionDenied
 
 if TYPE_CHECKING:
@@ -169,11 +169,11 @@ class Asking(Display):
             return Verdict(True, f"--yes-up-to {self._yes}")
         asks = sys.stdin.isatty() and not self.options.json
         if waits and not await self._counts(plan):
-            click.echo(f"another principal must approve it: hearth approve {plan.plan_id}", err=True)
+            click.echo(f"another principal must approve it: hearth approvals approve {plan.plan_id}", err=True)
             return Verdict(True, "another principal", self.wait_ms)
         if not asks:
             cure = f"--yes-up-to {plan.effective_risk}" if plan.tainted_by is None else "a terminal"
-            cure = f"`hearth approve {plan.plan_id}` and --wait" if waits else cure
+            cure = f"`hearth approvals approve {plan.plan_id}` and --wait" if waits else cure
             if waits and self.wait_ms:
                 return Verdict(True, "another session", self.wait_ms)
             click.echo(f"not run: it needs a person, and there is no terminal to ask on; see {cure}", err=True)

@@ -421,11 +421,11 @@ def enroll(
 ) -> int:
     """Give each ID a user at the broker with permissions for its part, its queues, and a certificate by the CA in DIR.
 
-    `hearth tls init DIR` makes the CA, and a server's certificate for the broker. A device reads its own orders only,
-    and publishes as itself only; a caller hears its own events only; an operator is a caller that may halt the fleet.
-    Which caller may order what is the policy of each device.
+    `hearth admin tls init DIR` makes the CA, and a server's certificate for the broker. A device reads its own orders
+    only, and publishes as itself only; a caller hears its own events only; an operator is a caller that may halt the
+    fleet. Which caller may order what is the policy of each device.
     """
-    from hearth.cli.credentials import authority_in, write_all
+    from hearth.cli.certificate_files import authority_in, write_all
     from hearth.fleet.enrolment import definitions, policy_lines
     from hearth.transport import certificates
 

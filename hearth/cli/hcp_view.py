@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from hearth.cli import common
-from hearth.cli.tasks import brief
+from hearth.cli.task_view import brief
 from hearth.hcp.codec import write_payload
 from hearth.hcp.messages import Event, TaskAccepted, TaskCompleted, TaskFailed, read_duration, write_duration
 

@@ -163,7 +163,7 @@ class TlsConfig:
             cure = "set them, or none of the four" if len(missing) > 1 else "set it, or none of the four"
             raise ConfigError(
                 f"{_listed(missing)} not set: clients authenticate by certificate, so TLS needs listen, cert, "
-                f"key and client_ca; {cure} (`hearth tls init DIR` makes a set for a test bench)"
+                f"key and client_ca; {cure} (`hearth admin tls init DIR` makes a set for a test bench)"
             )
 
 
@@ -243,7 +243,7 @@ def listener_faults(tls: TlsConfig, websocket: WebSocketConfig, http: HttpConfig
             yield (
                 f"[{name}]: {listen} is reached from other machines, whose users could not authenticate; set "
                 "client_ca (with cert and key), or token_sha256 in the match of a [[policy]] "
-                "(`hearth token new` makes one)"
+                "(`hearth admin token new` makes one)"
             )
         for other, theirs in taken:
             if listen.overlaps(theirs):

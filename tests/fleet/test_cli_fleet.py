@@ -139,7 +139,9 @@ def test_members_are_enrolled_and_revoked(rabbitmq, hearth, tmp_path, name) -> N
     control = f"env {' '.join(f'{key}={value!r}' for key, value in rabbitmq.environment.items())}"
     control += " /usr/lib/rabbitmq/bin/rabbitmqctl"
     made = subprocess.run(
-        [sys.executable, "-m", "hearth.cli.main", "tls", "init", str(tmp_path / "ca")], capture_output=True, check=True
+        [sys.executable, "-m", "hearth.cli.main", "admin", "tls", "init", str(tmp_path / "ca")],
+        capture_output=True,
+        check=True,
     )
     assert made.returncode == 0
     device = f"enrolled-{name}"

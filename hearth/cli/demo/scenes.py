@@ -19,7 +19,7 @@ import trio
 from hearth._util.python import python_module
 from hearth.api import TaskResult, step
 from hearth.cli.demo.stage import EEPROM, PAGE, SAFE_LINE, WIRED_TO, DemoFailed, DemoFolder, Stage
-from hearth.cli.tasks import brief, event_line
+from hearth.cli.task_view import brief, event_line
 from hearth.client.connection import connect
 from hearth.errors import (
     ApprovalRequired,
