@@ -258,20 +258,18 @@ async def _decide(
             raise _gone(approval_id)
         item = item or _unseen(client, approval_id)
         decide = _approval(item, yes=yes, digest=digest) if approve else item.reject
-        if not options.json:
-            for line in item.lines:
-                click.echo(line)
-        if approve:
-            await confirmed(yes=yes)
+        for line in () if options.json else item.lines:
+            click.echo(line)
+        await confirmed(yes=yes or not approve)
         answer = await decide(reason=reason)
-    missing, taken_back = (int(answer or 0), False) if approve else (0, bool(answer))
-    if options.json:
-        told = {"id": approval_id, "kind": item.kind, "approved": approve, "missing": missing}
-        click.echo(common.compact(told if approve else {**told, "taken_back": taken_back}))
-    elif approve:
-        click.echo(f"approved; {missing} more must approve it" if missing else "approved")
+    told: dict[str, Any] = {"id": approval_id, "kind": item.kind, "approved": approve, "missing": 0}
+    if approve:
+        told["missing"] = answer or 0
+        words = f"approved; {answer} more must approve it" if answer else "approved"
     else:
-        click.echo("approval taken back" if taken_back else "revoked" if item.kind == "standing" else "rejected")
+        told["taken_back"] = bool(answer)
+        words = "approval taken back" if answer else "revoked" if item.kind == "standing" else "rejected"
+    click.echo(common.compact(told) if options.json else words)
 
 
 def _approval(item: Item, *, yes: bool, digest: str | None) -> Callable[..., Awaitable[int | None]]:

@@ -16,7 +16,7 @@ from support.ports import free_port
 
 from hearth.actors.bridges.http.metrics import _uplink
 from hearth.actors.daemon import dials_broker
-from hearth.cli.doctor import board_checks
+from hearth.cli.doctor.answers import board_checks
 from hearth.cli.status_view import uplink_words
 from hearth.config.amqp import AmqpConfig
 from hearth.config.model import Config, HcpConfig
