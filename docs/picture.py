@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.text import Text
 
 from hearth.cli import demo
-from hearth.cli.demo.stage import RichStage, make_place
+from hearth.cli.demo.daemon import make_place
+from hearth.cli.demo.stage import RichStage
 
 PICTURE = Path(__file__).with_name("demo.svg")
 SCENES = (2, 7)

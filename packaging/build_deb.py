@@ -124,7 +124,7 @@ class Build:
         run(sys.executable, HERE / "manpages.py", pages, SOURCE_DATE_EPOCH=str(self._epoch))
         for page in pages.iterdir():
             self.compressed(f"usr/share/man/man{page.suffix[1:]}/{page.name}", page.read_text("utf-8"))
-        complete = run(sys.executable, "-I", "-m", "hearth.cli.main", "completion", "bash")
+        complete = run(sys.executable, "-I", "-m", "hearth.cli.main", "admin", "completion", "bash")
         self.write("usr/share/bash-completion/completions/hearth", complete)
         found = bundled(self.tree / self.site)
         if wrong := unknown(found):

@@ -624,7 +624,7 @@ class PlanRequests:
         assert plan.rule is not None
         missing = plan.rule.missing(plan.approved_by, plan.principal)
         reason = f"the plan waits for {missing} of {plan.rule.persons} approvals"
-        return plan.rule.refusal(reason, f"`hearth plan approve {plan.plan_id}` gives one", plan_id=plan.plan_id)
+        return plan.rule.refusal(reason, f"`hearth approvals approve {plan.plan_id}` gives one", plan_id=plan.plan_id)
 
     # --- list, approve, reject
 

@@ -278,8 +278,8 @@ def options_parser() -> argparse.ArgumentParser:
         description="The hearth daemon: hardware for agents, safe and audited.",
         epilog="SIGTERM and SIGINT end it: sessions are closed, transactions in flight finish, outputs go to their "
         "safe state, and it exits 0; a second one stops waiting for transactions. SIGHUP makes it read its "
-        "policy, tokens and certificates again, as `hearth reload` does: a session that keeps a policy entry goes on; "
-        "for anything else in the configuration, restart it. A "
+        "policy, tokens and certificates again, as `hearth admin reload` does: a session that keeps a policy entry "
+        "goes on; for anything else in the configuration, restart it. A "
         "terminal that closes ends what was started in it, except under nohup. It exits 2 where the configuration "
         "cannot be used.",
     )

@@ -129,7 +129,7 @@ def _widens(change: PolicyChange) -> InvalidParams:
     """Return the refusal of a policy that widens silently."""
     gone, more = (", ".join(change.removed), "; ".join(change.allows))
     reason = f"{gone} removed or changed, and by that principals may do more: {more}"
-    cure = "nothing has changed; if it is meant: `hearth reload --yes`"
+    cure = "nothing has changed; if it is meant: `hearth admin reload --yes`"
     details = {"reason": reason, "removed": list(change.removed), "allows": list(change.allows)}
     return InvalidParams(f"the policy is not taken: {reason}; {cure}", data=details)
 

@@ -152,7 +152,7 @@ class Certificates:
         except ConfigError as error:
             raise self._error(key, str(error)) from None
         except OSError as error:
-            cure = "create it (`hearth tls init` makes a set for a test bench)"
+            cure = "create it (`hearth admin tls init` makes a set for a test bench)"
             if isinstance(error, PermissionError):
                 cure = f"let uid {os.geteuid()} read it"
             raise self._error(key, f"cannot read {path}: {error.strerror}; {cure}") from None

@@ -255,7 +255,7 @@ _CARD_HEAD = """\
 # The AgentCard draft
 
 The requirements of draft-aevum-agentcard-00. hearthd implements those for writers of cards;
-[`hearth card`](agentcard.md) and the [AgentCard tools over MCP](mcp.md) implement those for readers.
+[`hearth admin card`](agentcard.md) and the [AgentCard tools over MCP](mcp.md) implement those for readers.
 
 {counts}
 """

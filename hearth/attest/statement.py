@@ -88,7 +88,7 @@ class Enrolment:
                 return cls(**read)
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
             pass
-        raise NotAccepted("not-an-enrolment", "the file was not written by `hearth attest enroll`")
+        raise NotAccepted("not-an-enrolment", "the file was not written by `hearth admin attest enroll`")
 
 
 @define

@@ -24,7 +24,7 @@ from hearth.ask.transcript import FORMAT, Transcript
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options
 from hearth.cli.plan import plan_lines
-from hearth.cli.tasks import brief, event_line
+from hearth.cli.task_view import brief, event_line
 from hearth.errors import HearthError, PermissionDenied
 
 if TYPE_CHECKING:
@@ -105,21 +105,26 @@ class Asking(Display):
             answer = await self.answer(words)
         except ModelError as failed:
             error = failed
-        ran = [plan for plan, _ in self.plans.done]
-        not_run = self.last_plan is not None and self.last_plan not in ran
-        failed_task = any(done.status != "SUCCESS" for _, done in self.plans.done)
-        code = FAILED if error is not None or failed_task or (not_run and not self._dry_run) else DONE
         if self.options.json:
-            facts = [orjson.loads(line) for line in self.transcript.lines]
-            kept = [one for one in facts if one["kind"] in ("read", "refused", "plan", "decision", "task")]
-            shown: dict[str, Any] = {"answer": answer, "done": kept, "cost": self.cost(), "transcript": self._file()}
-            click.echo(common.compact(shown if error is None else {**shown, "error": {"message": str(error)}}))
-            return code
-        if error is not None:
-            common.report(self.options, error)
-            click.echo("        " + ("the plans above ran" if self.plans.done else "nothing was run"), err=True)
-        self.show_cost()
-        return code
+            self._show_json(answer, error)
+        else:
+            if error is not None:
+                common.report(self.options, error)
+                click.echo("        " + ("the plans above ran" if self.plans.done else "nothing was run"), err=True)
+            self.show_cost()
+        return DONE if error is None and self._all_ran() else FAILED
+
+    def _all_ran(self) -> bool:
+        """Return True if every task succeeded, and the last plan ran, or was not to run."""
+        ran = [plan for plan, _ in self.plans.done]
+        succeeded = all(done.status == "SUCCESS" for _, done in self.plans.done)
+        return succeeded and (self._dry_run or self.last_plan is None or self.last_plan in ran)
+
+    def _show_json(self, answer: str, error: ModelError | None) -> None:
+        facts = [orjson.loads(line) for line in self.transcript.lines]
+        kept = [one for one in facts if one["kind"] in ("read", "refused", "plan", "decision", "task")]
+        shown: dict[str, Any] = {"answer": answer, "done": kept, "cost": self.cost(), "transcript": self._file()}
+        click.echo(common.compact(shown if error is None else {**shown, "error": {"message": str(error)}}))
 
     async def answer(self, words: str) -> str:
         """Answer one request. Raises ModelError; if it is interrupted, says what that interrupts."""
@@ -150,39 +155,43 @@ class Asking(Display):
     def _file(self) -> str | None:
         return None if self.transcript.path is None else str(self.transcript.path)
 
-    # --- what a person decides ---
-
     async def _decide(self, plan: Plan) -> Verdict:
         if self.verdicts is not None:
             return await self._recorded_verdict(plan)
         self.last_plan = plan
         if not self.options.json:
-            self._end_line()
-            click.echo("\n".join(plan_lines(plan)))
-            if plan.tainted_by is not None:
-                why = f"text from {plan.tainted_by} has entered the conversation: read the steps, not the words"
-                click.echo(f"  {click.style(common.clean(why), fg='yellow')}")
+            self._show_plan(plan)
         if self._dry_run:
             return Verdict(False, "--dry-run")
         waits = plan.state == "waiting"
         if needs_no_answer(plan, self._yes):
             return Verdict(True, f"--yes-up-to {self._yes}")
-        asks = sys.stdin.isatty() and not self.options.json
         if waits and not await self._counts(plan):
-            click.echo(f"another principal must approve it: hearth approve {plan.plan_id}", err=True)
+            click.echo(f"another principal must approve it: hearth approvals approve {plan.plan_id}", err=True)
             return Verdict(True, "another principal", self.wait_ms)
-        if not asks:
-            cure = f"--yes-up-to {plan.effective_risk}" if plan.tainted_by is None else "a terminal"
-            cure = f"`hearth approve {plan.plan_id}` and --wait" if waits else cure
-            if waits and self.wait_ms:
-                return Verdict(True, "another session", self.wait_ms)
-            click.echo(f"not run: it needs a person, and there is no terminal to ask on; see {cure}", err=True)
-            return Verdict(False, "no terminal")
+        if self.options.json or not sys.stdin.isatty():
+            return self._unasked(plan, waits=waits)
         if not await trio.to_thread.run_sync(lambda: click.confirm("\nRun this?"), abandon_on_cancel=True):
             return Verdict(False, "the person")
         if waits:
             await self.person.approve(plan, reason="hearth ask")
         return Verdict(True, "the person")
+
+    def _show_plan(self, plan: Plan) -> None:
+        self._end_line()
+        click.echo("\n".join(plan_lines(plan)))
+        if plan.tainted_by is not None:
+            why = f"text from {plan.tainted_by} has entered the conversation: read the steps, not the words"
+            click.echo(f"  {click.style(common.clean(why), fg='yellow')}")
+
+    def _unasked(self, plan: Plan, *, waits: bool) -> Verdict:
+        """Return the verdict where there is no terminal to ask on."""
+        if waits and self.wait_ms:
+            return Verdict(True, "another session", self.wait_ms)
+        cure = f"--yes-up-to {plan.effective_risk}" if plan.tainted_by is None else "a terminal"
+        cure = f"`hearth approvals approve {plan.plan_id}` and --wait" if waits else cure
+        click.echo(f"not run: it needs a person, and there is no terminal to ask on; see {cure}", err=True)
+        return Verdict(False, "no terminal")
 
     async def _counts(self, plan: Plan) -> bool:
         """Return True if this principal's approval of it would count."""
@@ -209,8 +218,6 @@ class Asking(Display):
         if not steps:
             raise HearthError("the last plan has nothing that can be set back: its steps do not show a state before")
         await self.plans(f"undo: {plan.intent}", steps, {})
-
-    # --- Display ---
 
     def words(self, text: str) -> None:
         """See Display."""

@@ -1,4 +1,4 @@
-"""`hearth attest show|enroll|verify`: what the daemon states of itself, and the check of it.
+"""`hearth admin attest show|enroll|verify`: what the daemon states of itself, and the check of it.
 
 This module owns the commands, the enrolment's file and the printed text; `hearth.attest.statement` verifies.
 """
@@ -118,7 +118,7 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; `hearth attest enroll {file}` writes it") from None
+        raise ConfigError(f"{file}: {error.strerror}; `hearth admin attest enroll {file}` writes it") from None
 
 
 def _answer(quote: Path) -> Mapping[str, Any]:

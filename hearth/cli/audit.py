@@ -268,32 +268,40 @@ def report_json(report: reading.Report) -> dict[str, Any]:
 
 def report_lines(report: reading.Report, *, signed: bool) -> list[str]:
     """Return a report for a person: the findings, and what they prove."""
-    return [common.clean(line) for line in _report_lines(report, signed=signed)]
-
-
-def _report_lines(report: reading.Report, *, signed: bool) -> Iterator[str]:
     bad = report.first_bad
-    if bad is not None:
-        place = f"{bad.file}:{bad.line}" if bad.line else f"{bad.file}"
-        yield f"BAD  {place}: {bad.reason}"
-        if report.records:
-            yield f"     good up to there: {report.records} records"
+    found = _good_lines(report, signed=signed) if bad is None else _bad_lines(report, bad)
+    return [common.clean(line) for line in found]
+
+
+def _bad_lines(report: reading.Report, bad: reading.Bad) -> Iterator[str]:
+    place = f"{bad.file}:{bad.line}" if bad.line else f"{bad.file}"
+    yield f"BAD  {place}: {bad.reason}"
+    if report.records:
+        yield f"     good up to there: {report.records} records"
+
+
+def _signature_lines(report: reading.Report, *, signed: bool) -> Iterator[str]:
+    """Yield which records have a signature; `signed`: there is a key to check it with."""
+    if signed and not report.checkpoints:
+        yield "     no checkpoint yet: no signature covers a record"
         return
+    if signed:
+        yield f"     signed up to record {report.signed_to}, by {report.checkpoints} checkpoints"
+    elif report.checkpoints:
+        yield f"     {report.checkpoints} checkpoints, whose signatures --key would check"
+    if report.unsigned:
+        records = "record is" if report.unsigned == 1 else "records are"
+        yield f"     the last {report.unsigned} {records} not covered by a signature yet"
+
+
+def _good_lines(report: reading.Report, *, signed: bool) -> Iterator[str]:
     files = f"{len(report.files)} file{'' if len(report.files) == 1 else 's'}"
     yield f"OK   records: {report.records}, in {files}, each chained to the one before"
     if report.head is not None:
         yield f"     head {report.head[0]}:{report.head[1]}"
     if report.first_seq is not None and report.first_seq > 1:
         yield f"     begins at record {report.first_seq}: older files are not here"
-    if signed and not report.checkpoints:
-        yield "     no checkpoint yet: no signature covers a record"
-    elif signed:
-        yield f"     signed up to record {report.signed_to}, by {report.checkpoints} checkpoints"
-    elif report.checkpoints:
-        yield f"     {report.checkpoints} checkpoints, whose signatures --key would check"
-    if report.unsigned and (report.checkpoints or not signed):
-        records = "record is" if report.unsigned == 1 else "records are"
-        yield f"     the last {report.unsigned} {records} not covered by a signature yet"
+    yield from _signature_lines(report, signed=signed)
     if report.lost:
         lost = ", ".join(f"{count} of {name}" for name, count in sorted(report.lost.items()))
         yield f"GAP  records that could not be written and were lost: {lost}; see audit.resume and audit.gap"

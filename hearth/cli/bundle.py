@@ -1,4 +1,4 @@
-"""`hearth bundle`: one archive with all that a person who helps from afar needs, and without secrets.
+"""`hearth admin bundle`: one archive with all that a person who helps from afar needs, and without secrets.
 
 This module collects: versions, configuration, board profile, the checks of `hearth doctor`, the daemon's state as an
 observer sees it, the newest audit records with the result of their verification, and the daemon's log. It never opens
@@ -165,7 +165,7 @@ def _told(path: Path, parts: Parts) -> list[str]:
 def _readme(parts: Parts) -> str:
     missing = "".join(f"- {name}: {' '.join(why.split())}\n" for name, why in parts.missing.items())
     return (
-        f"Written by `hearth bundle` of hearth {__version__}.\n\n"
+        f"Written by `hearth admin bundle` of hearth {__version__}.\n\n"
         "about.json         versions, system, packages\n"
         "config.toml        the configuration as hearthd reads it, with all defaults\n"
         "board.toml         the board profile\n"

@@ -1,4 +1,4 @@
-"""`hearth card show|validate|fetch`: the daemon's own AgentCard, and the cards of other agents.
+"""`hearth admin card show|validate|fetch`: the daemon's own AgentCard, and the cards of other agents.
 
 This module owns the commands and the printed text. `hearth.agentcard` validates cards, and `hearth.agentcard.fetch`
 fetches and caches them. The claims of a card are only shown: no command acts on them.
@@ -95,7 +95,7 @@ def fetch(options: Options, url: str, **how: Any) -> int:
     try:
         from hearth.agentcard import fetch as fetching
     except ModuleNotFoundError as error:
-        raise ConfigError(f"`hearth card fetch` needs {error.name}; pip install 'hearthd[http]'") from None
+        raise ConfigError(f"`hearth admin card fetch` needs {error.name}; pip install 'hearthd[http]'") from None
     asked = fetching.card_url(url, insecure_http=how["insecure_http"])
     fetched: list[Fetched] = []
 

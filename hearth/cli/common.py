@@ -37,7 +37,7 @@ from hearth.errors import CarrierError, ConfigError, HearthError, InvalidParams,
 from hearth.transport.address import looked_up, named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from hearth.audit.notes import NotAccepted
     from hearth.client.session import ClientSession
@@ -149,17 +149,24 @@ def _lines(value: Any) -> list[str]:
 
 def _tables(rows: Sequence[Mapping[str, Any]], indent: str) -> list[str]:
     """Return a table of rows, and below it a table for each member of a row that has rows itself."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    inner = [key for key in columns if any(isinstance(row.get(key), list) and _rows(row[key]) for row in rows)]
+    columns = dict.fromkeys(key for row in rows for key in row)
+    inner = [key for key in columns if any(_is_table(row.get(key)) for row in rows)]
     outer = [key for key in columns if key not in inner]
     lines = table(outer, [[scalar(row.get(key)) for key in outer] for row in rows], indent=indent) if outer else []
     for row in rows:
-        which = " ".join(f"{key} {scalar(row[key])}" for key in outer[:1] if key in row)
-        for key in inner:
-            if row.get(key):
-                title = clean(f"{key} of {which}" if which else key)
-                lines += [indent + click.style(title, bold=True), *_tables(_rows(row[key]) or [], indent + "  ")]
+        for key in filter(row.get, inner):
+            title = click.style(clean(f"{key}{_of(row, outer)}"), bold=True)
+            lines += [indent + title, *_tables(_rows(row[key]) or [], indent + "  ")]
     return lines
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(_rows(value))
+
+
+def _of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """Return the row to which an inner table belongs, in words: by its first column."""
+    return f" of {columns[0]} {scalar(row[columns[0]])}" if columns and columns[0] in row else ""
 
 
 def _rows(value: Any) -> list[Mapping[str, Any]] | None:
@@ -175,17 +182,19 @@ def _rows(value: Any) -> list[Mapping[str, Any]] | None:
 
 def scalar(value: Any) -> str:
     """Return a value as one line: strings bare, None as "-", lists and flat objects joined by commas, else JSON."""
-    if value is None or value == {}:
-        return "-"
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list) and not any(isinstance(item, (list, Mapping)) for item in value):
+    if isinstance(value, list) and _flat(value):
         return ", ".join(scalar(item) for item in value) or "-"
-    if value and isinstance(value, Mapping) and not any(isinstance(item, (list, Mapping)) for item in value.values()):
-        return ", ".join(f"{name} {scalar(item)}" for name, item in value.items())
-    return compact(value)
+    if isinstance(value, Mapping) and _flat(value.values()):
+        return ", ".join(f"{name} {scalar(item)}" for name, item in value.items()) or "-"
+    return "-" if value is None else compact(value)
+
+
+def _flat(items: Iterable[Any]) -> bool:
+    return not any(isinstance(item, (list, Mapping)) for item in items)
 
 
 def shown_bytes(data: str) -> list[str]:

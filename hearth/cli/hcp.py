@@ -1,16 +1,12 @@
-"""`hearth hcp …`: the commands for jobs (HCP): submit and follow them, list capabilities, decide approvals.
+"""`hearth hcp …`: the commands for jobs (HCP): submit and follow them, list capabilities.
 
 `submit`, `watch`, `abort` and `account` follow a job. This module checks a job's file before a daemon is contacted, and
 decides the effect of Ctrl-C: a job that this command has submitted is aborted in an orderly way, any other job goes on.
-
-`hearth hcp new NAME` writes the skeleton of a capability and of its test, for an author to change. It needs no daemon.
 """
 
 from __future__ import annotations
 
 import base64
-import keyword
-import re
 import sys
 from contextlib import suppress
 from functools import wraps
@@ -22,8 +18,9 @@ import orjson
 import trio
 
 from hearth._util.exceptions import unwrapped
-from hearth.cli import common, hcp_view
+from hearth.cli import common, hcp_account, hcp_view
 from hearth.cli.common import DONE, FAILED, Options, connected, interruptible, standard
+from hearth.cli.hcp_new import new
 from hearth.cli.tools import kind
 from hearth.errors import HearthError, JobRejected, RpcError
 from hearth.hcp import require
@@ -38,12 +35,6 @@ if TYPE_CHECKING:
     from hearth.hcp.api import JobResult
     from hearth.hcp.messages import Message
 
-LONGEST_NAME = 64
-"""Limit of a capability's name, in characters."""
-
-SKELETON = Path(__file__).parent / "skeleton"
-"""The directory of the skeleton's texts, which have CAPABILITY-NAME, FUNCTION_NAME and MODULE_NAME as placeholders."""
-
 
 def job_command(work: Callable[..., int | Awaitable[int | None] | None]) -> Callable[..., None]:
     """Make a command's function, as `standard` does, from one that needs the packages for HCP."""
@@ -55,60 +46,6 @@ def job_command(work: Callable[..., int | Awaitable[int | None] | None]) -> Call
 
     return standard(checked)
 
-
-@click.command()
-@click.argument("name")
-@click.option("-d", "--directory", metavar="DIRECTORY", default=".", help="Where to write them; else here.")
-@job_command
-def new(options: Options, name: str, directory: str) -> int:
-    """Write the skeleton of the capability NAME, such as fan-check, and a test that passes. Overwrites nothing."""
-    function = _function_name(name)
-    folder = Path(directory)
-    files = {folder / f"{function}.py": "capability.txt", folder / f"test_{function}.py": "test.txt"}
-    for file in files:
-        if file.exists():
-            raise HearthError(f"{file} exists, and nothing was written; choose another name, or remove it")
-    for file, skeleton in files.items():
-        filled = (SKELETON / skeleton).read_text("utf-8").replace("CAPABILITY-NAME", name)
-        filled = filled.replace("FUNCTION_NAME", function).replace("MODULE_NAME", function)
-        # "x": do not overwrite a file that was made after the check above.
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(filled)
-    code, test = files
-    if options.json:
-        click.echo(common.compact({"name": name, "capability": str(code), "test": str(test)}))
-    else:
-        click.echo("\n".join(_next_steps(code, test)))
-    return DONE
-
-
-def _function_name(name: str) -> str:
-    """Return the name of the function and its module. Raises UsageError if `name` cannot be a capability's name."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or len(name) > LONGEST_NAME:
-        raise click.UsageError(
-            f"{name!r} is no name of a capability: expected lower-case letters and digits, in words joined by hyphens, "
-            f'such as "bench-climate-survey", at most {LONGEST_NAME} characters, a letter first'
-        )
-    function = name.replace("-", "_")
-    if keyword.iskeyword(function) or function in sys.stdlib_module_names:
-        raise click.UsageError(f"{name!r} would hide a module of Python's own; add a word, such as {name}-check")
-    return function
-
-
-def _next_steps(code: Path, test: Path) -> list[str]:
-    return [
-        f"{code}  the capability",
-        f"{test}  its test",
-        "",
-        "Next:",
-        f"  1. change {code.name} to what you need",
-        f"  2. pytest {test}",
-        f'  3. in hearth.toml, under [hcp]: capabilities = ["{code.resolve()}"]',
-        "  4. hearthd --check, and restart hearthd",
-    ]
-
-
-# --- jobs that are followed -----------------------------------------------------------------------------------------
 
 NOTE_AFTER = 2.0
 """Seconds without an answer after which a note says what the job may wait for."""
@@ -272,7 +209,7 @@ async def account(options: Options, session: str) -> None:
         ended = None if result is None else hcp_view.result_json(result)
         click.echo(common.compact({"job": job.entry, "messages": written, "result": ended}))
     else:
-        hcp_view.show(job.entry, messages, result)
+        hcp_account.show(job.entry, messages, result)
 
 
 async def _on_record(job: ClientJob) -> AsyncIterator[Message]:
@@ -474,51 +411,3 @@ async def artifact(options: Options, uri: str, output: str | None) -> None:
     else:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-
-
-@hcp.command()
-@job_command
-async def pending(options: Options) -> None:
-    """List the jobs that wait for a person's approval, with inputs and hazards; for principals that may approve."""
-    async with connected(options) as client:
-        found = await client.pending_approvals()
-    if options.json:
-        click.echo(common.compact(found))
-        return
-    if not found:
-        click.echo("there is none")
-    else:
-        click.echo("\n".join(common.table(hcp_view.APPROVALS, hcp_view.approval_rows(found))))
-        for each in found:
-            name = click.style(common.clean(str(each.get("approval_id"))), bold=True)
-            click.echo("\n".join(["", name, *(f"  {common.clean(str(line))}" for line in each.get("shown", ()))]))
-
-
-@hcp.command()
-@click.argument("approval")
-@click.option("--reason", metavar="TEXT", help="The reason, for the audit log.")
-@job_command
-async def approve(options: Options, approval: str, reason: str | None) -> None:
-    """Approve the job that waits for APPROVAL."""
-    await _decide(options, approval, approve=True, reason=reason)
-
-
-@hcp.command()
-@click.argument("approval")
-@click.option("--reason", metavar="TEXT", help="The reason, which its caller gets.")
-@job_command
-async def deny(options: Options, approval: str, reason: str | None) -> None:
-    """Reject the job that waits for APPROVAL."""
-    await _decide(options, approval, approve=False, reason=reason)
-
-
-async def _decide(options: Options, approval: str, *, approve: bool, reason: str | None) -> None:
-
-    async with connected(options) as client:
-        if not options.json:
-            # What is decided on, as the daemon shows it: a person reads what was answered, also afterwards.
-            found = [one for one in await client.pending_approvals() if one.get("approval_id") == approval]
-            click.echo("\n".join(common.clean(str(line)) for one in found for line in one.get("shown", ())))
-        await client.decide(approval, approve=approve, reason=reason)
-    word = "approved" if approve else "denied"
-    click.echo(common.compact({"approval_id": approval, "approved": approve}) if options.json else word)

@@ -1,4 +1,4 @@
-"""`hearth policy explain`: which `[[policy]]` entry decides for a principal and a tool with these args, and why.
+"""`hearth admin policy explain`: which `[[policy]]` entry decides for a principal and a tool with these args, and why.
 
 It needs no daemon: it builds the daemon's parts from the configuration and asks the same code that decides there. It
 opens no device. It says nothing of what depends on the moment: a rate that is used up, a halt, limits, interlocks.
@@ -20,7 +20,7 @@ from attrs import asdict, frozen
 from hearth._util.text import suggestions
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, standard
-from hearth.cli.tasks import parse_pairs
+from hearth.cli.run import parse_pairs
 from hearth.cli.tools import require_known_args
 from hearth.config.model import default_socket, load_config
 from hearth.errors import InvalidParams, PermissionDenied, RpcError
@@ -138,7 +138,9 @@ def _digest(prefix: str, entries: Sequence[PolicyEntry]) -> str:
     if len(prefix) == len("9f86d081") * 8:
         return prefix
     how = "two or more tokens begin" if found else "no token of the policy begins"
-    raise click.UsageError(f"--as: {how} so; give all 64 hex digits of its SHA-256, as `hearth token` prints them")
+    raise click.UsageError(
+        f"--as: {how} so; give all 64 hex digits of its SHA-256, as `hearth admin token` prints them"
+    )
 
 
 def _require_valid(tool: Tool, args: Mapping[str, Any]) -> None:
@@ -202,7 +204,9 @@ def explain_call(parts: RuntimeParts, principal: Principal, tool: Tool, args: Ma
         verdict = {"verdict": DENY, "reason": reason, "cure": cure}
     elif rule is not None:
         reason = f"policy {entry.name!r} asks for an approval from risk {rule.from_risk} on"
-        cure = "prepare it with `hearth plan prepare`, have it approved with `hearth approve`, then execute it"
+        cure = (
+            "prepare it with `hearth plan prepare`, have it approved with `hearth approvals approve`, then execute it"
+        )
         verdict = {"verdict": ASK, "reason": reason, "cure": cure}
     return {**verdict, **told, **facts}
 

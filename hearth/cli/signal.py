@@ -9,7 +9,7 @@ import click
 
 from hearth.cli import common
 from hearth.cli.common import Options, session, standard
-from hearth.cli.tasks import parse_value, run_tool
+from hearth.cli.run import parse_value, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

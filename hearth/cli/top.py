@@ -16,7 +16,7 @@ from textual.containers import Horizontal, Vertical
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Static
 
-from hearth.cli import common, status
+from hearth.cli import common, observing, status_view
 from hearth.client.connection import call_halt
 from hearth.client.observing import apply
 from hearth.errors import HearthError
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from hearth.aio import Session
     from hearth.transport.address import Address
 
-SECTIONS: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Any]], list[status.Row]]]] = {
-    "lines": (status.LINES, status.line_rows),
-    "signals": (status.SIGNALS, status.signal_rows),
-    "buses": (status.BUSES, status.bus_rows),
-    "tasks": (status.TASKS, status.task_rows),
-    "sessions": (status.SESSIONS, status.session_rows),
-    "approvals": (status.APPROVALS, status.approval_rows),
+SECTIONS: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Any]], list[status_view.Row]]]] = {
+    "lines": (status_view.LINES, status_view.line_rows),
+    "signals": (status_view.SIGNALS, status_view.signal_rows),
+    "buses": (status_view.BUSES, status_view.bus_rows),
+    "tasks": (status_view.TASKS, status_view.task_rows),
+    "sessions": (status_view.SESSIONS, status_view.session_rows),
+    "approvals": (status_view.APPROVALS, status_view.approval_rows),
 }
 """Name of each table -> its headers, and what makes its rows of a state."""
 FRAME = 0.1
@@ -88,7 +88,7 @@ class Top(App[HearthError]):
 
     async def _follow(self) -> None:
         try:
-            async for event in status.follow(self._address, self._connected):
+            async for event in observing.follow(self._address, self._connected):
                 apply(self._state, event)
                 self._changed = True
         except HearthError as error:
@@ -104,7 +104,7 @@ class Top(App[HearthError]):
         if not self._changed or not self.query("#state"):
             return
         self._changed = False
-        wrong = status.faults(self._state) if self._state else []
+        wrong = status_view.faults(self._state) if self._state else []
         shown = self._said if self._session is None else "; ".join(wrong) or f"healthy; {self._said}"
         line = self.query_one("#state", Static)
         line.update(common.clean(shown.upper() if wrong and self._session is not None else shown))
@@ -130,7 +130,7 @@ class Top(App[HearthError]):
             self.notify(common.clean(f"nothing was halted: {error}"), severity="error", markup=False)
 
 
-def _fill(table: DataTable[Text], rows: Sequence[status.Row]) -> None:
+def _fill(table: DataTable[Text], rows: Sequence[status_view.Row]) -> None:
     """Show these rows; where their number is the same, only the cells that differ change, so that nothing scrolls."""
     cells = [[Text(common.clean(cell)) for cell in row] for row in rows]
     if len(cells) != table.row_count:

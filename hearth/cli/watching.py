@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hearth.cli import common, status
+from hearth.cli import common, observing
 from hearth.cli.common import DONE, Options, standard
 from hearth.errors import ConfigError
 
@@ -77,5 +77,5 @@ async def _print_all(options: Options) -> None:
         note = words if opened is not None else f"connection lost: {words}; trying again"
         click.echo(f"hearth: {common.clean(note)}", err=True)
 
-    async for event in status.follow(options.address, connected):
-        click.echo(common.compact(event) if options.json else "\n".join(status.event_lines(event)))
+    async for event in observing.follow(options.address, connected):
+        click.echo(common.compact(event) if options.json else "\n".join(observing.event_lines(event)))

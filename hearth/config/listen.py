@@ -162,7 +162,7 @@ class Listening(Section):
             yield (
                 f"[{self.NAME}]: {listen} is reached from other machines, whose users could not authenticate; set "
                 "client_ca (with cert and key), or token_sha256 in the match of a [[policy]] "
-                "(`hearth token new` makes one)"
+                "(`hearth admin token new` makes one)"
             )
         for theirs in config.extras.values():
             if theirs is self:
@@ -203,7 +203,7 @@ class TlsConfig(Listening):
             cure = "set them, or none of the four" if len(missing) > 1 else "set it, or none of the four"
             raise ConfigError(
                 f"{_listed(missing)} not set: clients authenticate by certificate, so TLS needs listen, cert, "
-                f"key and client_ca; {cure} (`hearth tls init DIR` makes a set for a test bench)"
+                f"key and client_ca; {cure} (`hearth admin tls init DIR` makes a set for a test bench)"
             )
 
 

@@ -1,7 +1,7 @@
 """Certificates for a test bench, with their CA, and descriptions of certificates in the policy's terms.
 
 This module takes the time as an argument, and reads and writes no files. Keys are ECDSA on P-256.
-`hearth.cli.credentials` stores the files and sets their modes; the listeners use them.
+`hearth.cli.certificate_files` stores the files and sets their modes; the listeners use them.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def find_token(address: WebSocketAddress, given: str | None, environ: Mapping[st
         try:
             text = path.read_text("ascii")
         except (OSError, UnicodeDecodeError):
-            raise ConfigError(f"token_file {path} holds no token; `hearth token new` makes one") from None
+            raise ConfigError(f"token_file {path} holds no token; `hearth admin token new` makes one") from None
         return checked(text.strip(), f"token_file {path}"), f"in {path}"
     if environ.get("HEARTH_TOKEN"):
         return checked(environ["HEARTH_TOKEN"].strip(), "HEARTH_TOKEN"), "in HEARTH_TOKEN"
@@ -156,7 +156,8 @@ def find_token(address: WebSocketAddress, given: str | None, environ: Mapping[st
 def checked(token: str, where: str) -> str:
     """Return a well-formed token. Raises ConfigError, which begins with `where` and never holds the token."""
     if not _TOKEN.match(token):
-        raise ConfigError(f"{where}: a token is one word of letters, digits and -._~+/=; `hearth token new` makes one")
+        cure = "`hearth admin token new` makes one"
+        raise ConfigError(f"{where}: a token is one word of letters, digits and -._~+/=; {cure}")
     return token
 
 

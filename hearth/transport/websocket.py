@@ -103,7 +103,7 @@ def _refusal(answer: RejectConnection, address: WebSocketAddress, offered: tuple
     if status == 401:
         if offered is not None:
             return f"it does not know the token {offered[1]} (HTTP 401); its digest must be in a [[policy]] entry there"
-        return "it cannot identify the caller (HTTP 401); give ?token_file=FILE, see `hearth token new`"
+        return "it cannot identify the caller (HTTP 401); give ?token_file=FILE, see `hearth admin token new`"
     if status == 403:
         return "it refuses this client (HTTP 403); if a proxy is in front of it, check that"
     if status == 404:

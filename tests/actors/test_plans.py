@@ -240,7 +240,7 @@ async def test_who_waits_for_an_approval_that_does_not_come_is_refused_and_may_a
         async with governed.sessions(ALICE).open_session() as alice:
             plan = await alice.prepare("arm", [ARM])
             began = trio.current_time()
-            with pytest.raises(ApprovalRequired, match=f"hearth plan approve {plan.plan_id}"):
+            with pytest.raises(ApprovalRequired, match=f"hearth approvals approve {plan.plan_id}"):
                 await alice.execute(plan, wait_ms=60_000)
             assert trio.current_time() - began == pytest.approx(60)
             await alice.approve(plan)

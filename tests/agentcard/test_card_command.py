@@ -1,4 +1,4 @@
-"""`hearth card`: what it prints, keeps, and exits with."""
+"""`hearth admin card`: what it prints, keeps, and exits with."""
 
 import io
 import json

@@ -179,7 +179,7 @@ def test_the_policys_approval_by_another_principal_is_waited_for(cli, model, own
     model.script[:] = [proposes("light", LIGHT)] + [says("It waits.")] * 3
     given = ("--config", config, "--wait", "0.2", "--yes-up-to", "3", "light")
     answer = cli("--socket", daemon.socket, "ask", *given)
-    assert "another principal must approve it: hearth approve " in answer.err
+    assert "another principal must approve it: hearth approvals approve " in answer.err
     assert "the plan waits for 1 of 1 approvals" in answer.err
     assert not daemon.records(event="plan.execute")
     assert answer.code == 1

@@ -6,7 +6,7 @@ import pytest
 import trio
 from support.model_server import calls, proposes, reads, says
 
-from hearth.cli.ask import replayed
+from hearth.cli.ask_replay import replayed
 from hearth.cli.common import Options
 from hearth.drivers.base import BaseDriver
 from hearth.drivers.boards import load_profile, open_board

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import click
+import orjson
 import pytest
 
-from hearth.cli.approvals import read_bounds
+from hearth.cli.standing_approvals import read_bounds
 
 CONFIG = """
 [[policy]]
@@ -50,13 +51,20 @@ def test_what_was_approved_in_advance_runs_is_listed_and_is_over_when_it_is_revo
     assert local_cli("run", "gpio.set", "line=LED", "value=1").code == 0
     assert local_cli("run", "gpio.set", "line=RELAY", "value=1").code == 1
     (one,) = local_cli("approvals", "list", "--json").json
-    assert (one["left"], one["reason"]) == (2, "I stand beside it")
+    assert (one["kind"], one["left"], one["reason"]) == ("standing", 2, "I stand beside it")
     assert "2 of 3" in local_cli("approvals", "list").out
-    assert local_cli("approvals", "revoke", one["approval_id"]).out == "revoked\n"
+    assert local_cli("approvals", "show", one["approval_id"], "--json").json == one
+    assert one["text"] in local_cli("approvals", "show", one["approval_id"]).out
+    twice = local_cli("approvals", "approve", one["approval_id"], "--yes")
+    assert (twice.code, "was approved in advance" in twice.err) == (2, True)
+    unread = local_cli("approvals", "reject", one["approval_id"], "--reason", "done")
+    assert (unread.code, "leave it out" in unread.err) == (2, True)
+    assert local_cli("approvals", "reject", one["approval_id"]).out.endswith("\nrevoked\n")
     assert local_cli("approvals", "list").out == "there is none\n"
     assert local_cli("run", "gpio.set", "line=LED", "value=1").code == 1
-    gone = local_cli("approvals", "revoke", one["approval_id"], "--json")
-    assert (gone.code, gone.json["error"]["symbol"]) == (1, "RPC_PERMISSION_DENIED")
+    for gone in (["reject"], ["show"], ["approve", "--yes"]):
+        answer = local_cli("approvals", *gone, one["approval_id"], "--json")
+        assert (answer.code, answer.json["error"]["symbol"]) == (1, "PLAN_STALE")
 
 
 @pytest.mark.slow
@@ -75,3 +83,47 @@ def test_what_it_would_permit_must_be_said_in_full(local_cli, options, words):
     refused = local_cli("approvals", "approve", *options, "--times", "1", "--yes")
     assert refused.code in (1, 2)
     assert words in refused.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--for", "gpio.set LED 1", "--times", "1"], "--for needs --times N and --within TIME"),
+        (["01X", "--for", "gpio.set LED 1", "--times", "1", "--within", "1h"], "takes no ID"),
+        (["01X", "--times", "1"], "say --for which CALL"),
+        (["--yes"], "name what to decide"),
+        (["01X", "--reject", "no", "--yes"], "--reject has its own reason"),
+        (["01X"], "there is no terminal to ask on"),
+    ],
+)
+def test_options_of_approve_that_exclude_each_other_or_lack_one_are_a_usage_error(cli, options, words):
+    refused = cli("approvals", "approve", *options, stdin=b"")
+    assert refused.code == 2
+    assert words in refused.err
+
+
+@pytest.fixture
+def plan_id(local_cli):
+    plan = {"intent": "Light", "steps": [{"tool": "gpio.set", "args": {"line": "LED", "value": 1}}]}
+    return local_cli("plan", "prepare", "-", "--json", stdin=orjson.dumps(plan)).json["plan_id"]
+
+
+@pytest.mark.slow
+def test_a_plan_that_waits_is_listed_shown_and_approved_as_it_was_read(local_cli, plan_id):
+    assert plan_id in local_cli("approvals", "list").out
+    assert local_cli("approve").out == local_cli("approvals", "approve").out
+    read = local_cli("approvals", "show", plan_id, "--json").json
+    assert (read["kind"], read["approval_id"], read["state"]) == ("plan", plan_id, "waiting")
+    assert read in local_cli("approvals", "list", "--json").json
+    assert "read it again" in local_cli("approvals", "approve", plan_id, "--yes", "--hash", "sha256:0").err
+    assert "with --hash" in local_cli("approvals", "approve", plan_id, "--yes").err
+    told = local_cli("approvals", "approve", plan_id, "--yes", "--hash", read["hash"], "--json").json
+    assert told == {"id": plan_id, "kind": "plan", "approved": True, "missing": 0}
+    assert plan_id not in local_cli("approvals", "list").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["approvals", "reject", "--reason", "not now"], ["approve", "--reject", "not now"]])
+def test_a_plan_that_waits_is_rejected_with_a_reason(local_cli, plan_id, words):
+    assert local_cli(*words, plan_id).out.endswith("\nrejected\n")
+    assert "not now" in local_cli("plan", "show", plan_id).out

@@ -1,4 +1,4 @@
-"""`hearth attest`, `hearth audit prove` and `hearth audit witness`, against a daemon of their own."""
+"""`hearth admin attest`, `hearth audit prove` and `hearth audit witness`, against a daemon of their own."""
 
 from __future__ import annotations
 
@@ -31,60 +31,60 @@ def at(cli, own_daemon):
 
 def test_what_was_enrolled_is_verified_and_remembered(at, tmp_path):
     file = tmp_path / "bench.json"
-    enrolled = at("attest", "enroll", file, "--json").json
+    enrolled = at("admin", "attest", "enroll", file, "--json").json
     assert enrolled["key"].startswith("ed25519:")
     assert enrolled["tpm_key"] is None
     assert file.stat().st_mode & 0o777 == 0o600
     before = json.loads(file.read_text())
-    shown = at("attest", "verify", file)
+    shown = at("admin", "attest", "verify", file)
     assert shown.code == 0
     assert shown.out.splitlines()[0] == "OK   signed by the audit key, for this nonce"
     after = json.loads(file.read_text())
     assert int(after["checkpoint"].split("\n")[1]) > int(before["checkpoint"].split("\n")[1])
     assert len(after["nonces"]) == 2
-    assert at("attest", "verify", file, "--json").json["statement"]["measured"] == before["measured"]
+    assert at("admin", "attest", "verify", file, "--json").json["statement"]["measured"] == before["measured"]
 
 
 def test_an_enrolment_is_replaced_only_when_that_is_asked_for(at, tmp_path):
     file = tmp_path / "bench.json"
-    assert at("attest", "enroll", file, "--days", "1").code == 0
-    again = at("attest", "enroll", file)
+    assert at("admin", "attest", "enroll", file, "--days", "1").code == 0
+    again = at("admin", "attest", "enroll", file)
     assert again.code == 2
     assert "give --renew" in again.err
-    assert at("attest", "enroll", file, "--renew").code == 0
+    assert at("admin", "attest", "enroll", file, "--renew").code == 0
 
 
 def test_a_refusal_has_its_name_and_the_exit_code_1(at, tmp_path):
     file = tmp_path / "bench.json"
-    at("attest", "enroll", file)
+    at("admin", "attest", "enroll", file)
     known = json.loads(file.read_text())
     known["measured"]["policy"] = "sha256:" + "0" * 64
     file.write_text(json.dumps(known))
-    refused = at("attest", "verify", file)
+    refused = at("admin", "attest", "verify", file)
     assert refused.code == 1
     assert refused.out.startswith("REFUSED  changed-policy: it was sha256:000")
-    assert at("attest", "verify", file, "--json").json["refused"] == "changed-policy"
+    assert at("admin", "attest", "verify", file, "--json").json["refused"] == "changed-policy"
     assert json.loads(file.read_text()) == known
 
 
 def test_a_statement_is_shown_stored_and_verified_once(at, tmp_path):
     file, stored = tmp_path / "bench.json", tmp_path / "answer.json"
-    at("attest", "enroll", file)
-    shown = at("attest", "show")
+    at("admin", "attest", "enroll", file)
+    shown = at("admin", "attest", "show")
     assert "boot_id" in shown.out
-    stored.write_text(at("--json", "attest", "show", "--nonce", NONCE).out)
+    stored.write_text(at("--json", "admin", "attest", "show", "--nonce", NONCE).out)
     # It has no proof that the log has only grown, since it was not asked for one.
     known = json.loads(file.read_text())
     known["checkpoint"] = json.loads(stored.read_text())["checkpoint"]
     file.write_text(json.dumps(known))
-    assert at("attest", "verify", file, "--quote", stored, "--nonce", NONCE).code == 0
-    again = at("attest", "verify", file, "--quote", stored, "--nonce", NONCE, "--json")
+    assert at("admin", "attest", "verify", file, "--quote", stored, "--nonce", NONCE).code == 0
+    again = at("admin", "attest", "verify", file, "--quote", stored, "--nonce", NONCE, "--json")
     assert (again.code, again.json["refused"]) == (1, "replayed-nonce")
 
 
 def test_a_mistake_in_the_arguments_is_a_usage_error(at, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    at("attest", "enroll", "bench.json")
+    at("admin", "attest", "enroll", "bench.json")
     (tmp_path / "bad.json").write_text("no json")
     (tmp_path / "list.json").write_text("[]")
     for arguments, said in (
@@ -93,18 +93,18 @@ def test_a_mistake_in_the_arguments_is_a_usage_error(at, tmp_path, monkeypatch):
         (["--quote", "bad.json", "--nonce", NONCE], "is no answer of attest.quote"),
         (["--quote", "list.json", "--nonce", NONCE], "is no answer of attest.quote"),
     ):
-        answer = at("attest", "verify", "bench.json", *arguments)
+        answer = at("admin", "attest", "verify", "bench.json", *arguments)
         assert (answer.code, said in answer.err) == (2, True), answer
 
 
 def test_a_missing_enrolment_and_one_that_cannot_be_written_say_what_to_do(at, tmp_path):
-    missing = at("attest", "verify", tmp_path / "none")
-    assert (missing.code, f"`hearth attest enroll {tmp_path / 'none'}` writes it" in missing.err) == (2, True)
-    nowhere = at("attest", "enroll", tmp_path / "no" / "directory")
+    missing = at("admin", "attest", "verify", tmp_path / "none")
+    assert (missing.code, f"`hearth admin attest enroll {tmp_path / 'none'}` writes it" in missing.err) == (2, True)
+    nowhere = at("admin", "attest", "enroll", tmp_path / "no" / "directory")
     assert (nowhere.code, "cannot be written" in nowhere.err) == (2, True)
     other = tmp_path / "other"
     other.write_text("{}")
-    wrong = at("attest", "verify", other)
+    wrong = at("admin", "attest", "verify", other)
     assert (wrong.code, "not-an-enrolment" in wrong.err) == (1, True)
 
 

@@ -1,4 +1,4 @@
-"""`hearth bundle`: what is in the archive, and what must never be."""
+"""`hearth admin bundle`: what is in the archive, and what must never be."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def contents(path: Path) -> dict[str, str]:
 def test_it_has_what_a_person_who_helps_needs(local_cli, daemon, tmp_path):
     local_cli("run", "gpio.set", "line=LED", "value=1")
     path = tmp_path / "out.tar.gz"
-    told = local_cli("bundle", path, "--config", daemon.config, "--records", "5", "--json").json
+    told = local_cli("admin", "bundle", path, "--config", daemon.config, "--records", "5", "--json").json
     assert told["file"] == str(path)
     parts = contents(path)
     assert sorted(parts) == told["parts"]
@@ -71,7 +71,7 @@ def test_it_has_what_a_person_who_helps_needs(local_cli, daemon, tmp_path):
 
 def test_no_secret_of_the_configuration_is_in_it(local_cli, daemon, tmp_path):
     path = tmp_path / "out.tar.gz"
-    local_cli("bundle", path, "--config", daemon.config)
+    local_cli("admin", "bundle", path, "--config", daemon.config)
     everything = "\n".join(contents(path).values())
     for secret in (TOKEN, DIGEST, PASSWORD):
         assert secret not in everything
@@ -107,7 +107,7 @@ def test_what_could_be_a_secret_is_replaced_and_nothing_else(text: str, left: st
 def test_without_a_daemon_it_says_what_is_missing_and_writes_the_rest(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))  # no journalctl
-    told = cli("bundle")
+    told = cli("admin", "bundle")
     assert told.code == 0
     (path,) = tmp_path.glob("hearth-bundle-*.tar.gz")
     parts = contents(path)
@@ -122,7 +122,7 @@ def test_without_a_daemon_it_says_what_is_missing_and_writes_the_rest(cli, tmp_p
 def test_no_file_is_overwritten(cli, tmp_path):
     path = tmp_path / "kept"
     path.write_text("mine")
-    refused = cli("bundle", path)
+    refused = cli("admin", "bundle", path)
     assert (refused.code, path.read_text()) == (2, "mine")
     assert "name another one" in refused.err
 
@@ -130,13 +130,13 @@ def test_no_file_is_overwritten(cli, tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_directory_that_cannot_be_written_is_named(cli, tmp_path):
     tmp_path.chmod(0o500)
-    assert "Permission denied" in cli("bundle", tmp_path / "x").err
+    assert "Permission denied" in cli("admin", "bundle", tmp_path / "x").err
 
 
 def test_a_broken_configuration_is_a_usage_error(cli, tmp_path):
     config = tmp_path / "hearth.toml"
     config.write_text("[audti]\n")
-    refused = cli("bundle", tmp_path / "x", "--config", config)
+    refused = cli("admin", "bundle", tmp_path / "x", "--config", config)
     assert refused.code == 2
     assert "audti" in refused.err
 
@@ -161,11 +161,11 @@ def test_the_journal_is_taken_from_journalctl(cli, tmp_path, monkeypatch, how: s
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    told = cli("bundle", tmp_path / "out.tar.gz")
+    told = cli("admin", "bundle", tmp_path / "out.tar.gz")
     assert expected in told.out + contents(tmp_path / "out.tar.gz").get("log.txt", "")
 
 
 def test_a_log_that_would_take_minutes_is_not_verified(cli, daemon, tmp_path, monkeypatch):
     monkeypatch.setattr(bundle, "MOST_VERIFIED", 10)
-    told = cli("bundle", tmp_path / "out.tar.gz", "--config", daemon.config)
+    told = cli("admin", "bundle", tmp_path / "out.tar.gz", "--config", daemon.config)
     assert "run `hearth audit verify" in told.out

@@ -10,7 +10,7 @@ import threading
 import pytest
 from support.confinement import landlock_abi, needs_filters, needs_landlock
 
-from hearth.cli import doctor
+from hearth.cli.doctor import confinement
 from hearth.config.model import Config, load_config
 from hearth.transport.address import UnixAddress, parse
 
@@ -36,7 +36,7 @@ def machine(planned=PLANNED, **missing):
     parts = [{"name": name, "can_be": name not in missing, "detail": missing.get(name, "can be")} for name in
              ("no_new_privs", "files", "network", "devices", "scopes", "syscalls")]  # fmt: skip
     kernel = {"landlock": 7, "parts": parts}
-    return list(doctor.machine_checks({"kernel": kernel, "planned": planned}))
+    return list(confinement.machine_checks({"kernel": kernel, "planned": planned}))
 
 
 def test_what_the_kernel_can_and_what_would_be_put_in_force_are_told():
@@ -82,20 +82,20 @@ def test_a_sandbox_that_would_not_be_is_a_warning(planned, said):
 
 
 def test_what_is_in_force_in_a_daemon_is_told_with_what_the_kernel_says_of_it():
-    assert told(doctor.daemon_checks(IN_FORCE, HELD)) == [
+    assert told(confinement.daemon_checks(IN_FORCE, HELD)) == [
         "OK sandbox in force in the daemon: no_new_privs, files, syscalls",
         "OK process pid 7: uid 0, capabilities b, no_new_privs 1, seccomp 2",
     ]
-    assert told(doctor.daemon_checks({}, None)) == [], "an older daemon tells nothing"
-    assert "capabilities none" in told(doctor.daemon_checks(IN_FORCE, {**HELD, "CapEff": ["0"]}))[1]
+    assert told(confinement.daemon_checks({}, None)) == [], "an older daemon tells nothing"
+    assert "capabilities none" in told(confinement.daemon_checks(IN_FORCE, {**HELD, "CapEff": ["0"]}))[1]
 
 
 def test_a_thread_that_is_not_held_to_what_the_daemon_says_fails():
-    (_, failed) = doctor.daemon_checks(IN_FORCE, {**HELD, "Seccomp": ["0", "2"]})
+    (_, failed) = confinement.daemon_checks(IN_FORCE, {**HELD, "Seccomp": ["0", "2"]})
     assert failed.state == "FAIL"
     assert failed.finding.endswith("seccomp 0/2; syscalls not in force in every thread")
     off = {"state": "off", "reason": "--no-sandbox"}
-    assert told(doctor.daemon_checks(off, {**HELD, "Seccomp": ["0"], "NoNewPrivs": ["0"]})) == [
+    assert told(confinement.daemon_checks(off, {**HELD, "Seccomp": ["0"], "NoNewPrivs": ["0"]})) == [
         "WARN sandbox is off in the daemon: --no-sandbox",
         "OK process pid 7: uid 0, capabilities b, no_new_privs 0, seccomp 0",
     ], "which it does not say of itself either"
@@ -103,7 +103,7 @@ def test_a_thread_that_is_not_held_to_what_the_daemon_says_fails():
 
 def test_what_is_missing_or_added_in_a_daemon_is_a_warning():
     said = {**IN_FORCE, "state": "in part", "missing": {"scopes": "old; take 6.12"}, "added": ["/cov"]}
-    _, missing, added = doctor.daemon_checks(said, None)
+    _, missing, added = confinement.daemon_checks(said, None)
     assert (missing.state, missing.cure) == ("WARN", "take 6.12")
     assert missing.finding == "not in force in the daemon: scopes: old"
     assert (added.state, added.finding) == ("WARN", "/cov may be written besides")
@@ -116,21 +116,23 @@ def test_this_kernel_can_be_looked_at_and_a_plan_be_made(tmp_path):
     (tmp_path / "hearth.toml").write_text(
         f'[audit]\npath = "{tmp_path}/log/audit.log"\n[files]\nread = ["{tmp_path}"]\n'
     )
-    found = doctor.look_at_confinement(load_config(tmp_path / "hearth.toml"))
+    found = confinement.look_at_confinement(load_config(tmp_path / "hearth.toml"))
     assert found == json.loads(json.dumps(found))
     assert found["kernel"]["landlock"] == landlock_abi()
     reached = {(entry["path"], entry["access"]) for entry in found["planned"]["paths"]}
     assert {(f"{tmp_path}/log", "write"), (str(tmp_path), "read")} <= reached
-    assert all(check.finding for check in doctor.machine_checks(found))
+    assert all(check.finding for check in confinement.machine_checks(found))
 
 
 def test_a_configuration_that_switches_it_off_or_names_no_principal_is_reported(tmp_path):
     (tmp_path / "hearth.toml").write_text("[sandbox]\nenable = false\n")
-    planned = doctor.look_at_confinement(load_config(tmp_path / "hearth.toml"))["planned"]
+    planned = confinement.look_at_confinement(load_config(tmp_path / "hearth.toml"))["planned"]
     assert planned == {"off": "[sandbox] enable = false"}
     (tmp_path / "hearth.toml").write_text('[sandbox]\nuser = "hearth-nobody-of-that-name"\n')
-    assert "there is no user" in doctor.look_at_confinement(load_config(tmp_path / "hearth.toml"))["planned"]["error"]
-    assert "paths" in doctor.look_at_confinement(Config())["planned"]
+    assert (
+        "there is no user" in confinement.look_at_confinement(load_config(tmp_path / "hearth.toml"))["planned"]["error"]
+    )
+    assert "paths" in confinement.look_at_confinement(Config())["planned"]
 
 
 def test_the_process_that_listens_is_looked_at_with_all_its_threads(tmp_path):
@@ -140,14 +142,14 @@ def test_the_process_that_listens_is_looked_at_with_all_its_threads(tmp_path):
         done = threading.Event()
         thread = threading.Thread(target=done.wait)
         thread.start()
-        found = doctor.look_at_daemon(UnixAddress(tmp_path / "s"))
+        found = confinement.look_at_daemon(UnixAddress(tmp_path / "s"))
         done.set()
         thread.join()
     assert found is not None
     assert found["pid"] == os.getpid()
     assert found["Uid"] == [f"{os.getuid()} {os.geteuid()} {os.geteuid()} {os.geteuid()}"]
-    assert doctor.look_at_daemon(UnixAddress(tmp_path / "none")) is None
-    assert doctor.look_at_daemon(parse("ssh://arm")) is None
+    assert confinement.look_at_daemon(UnixAddress(tmp_path / "none")) is None
+    assert confinement.look_at_daemon(parse("ssh://arm")) is None
 
 
 @pytest.mark.slow

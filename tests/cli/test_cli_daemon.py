@@ -206,7 +206,7 @@ def test_a_plan_with_a_misspelt_argument_is_refused_with_its_place_and_leaves_no
     local_cli, daemon, plan, options
 ):
     path = plan(PULSE, {"tool": "gpio.get", "args": {"lime": 1}})
-    answer = local_cli("submit", *options, path)
+    answer = local_cli("plan", "submit", *options, path)
     assert answer.code == 2
     assert f"{path}: /steps/1/args/lime: gpio.get takes no such arg; did you mean line?" in answer.err
     assert daemon.records()[-1]["event"] == "session.close"
@@ -253,7 +253,7 @@ def test_words_that_are_no_args_are_a_usage_error_and_nothing_is_sent(local_cli,
 
 
 def test_submit_waits_and_prints_the_steps(local_cli, plan):
-    answer = local_cli("submit", plan(PULSE, {"tool": "gpio.get", "args": {"line": 27}}))
+    answer = local_cli("plan", "submit", plan(PULSE, {"tool": "gpio.get", "args": {"line": 27}}))
     assert answer.code == 0
     header, first, second, last = answer.out.splitlines()
     assert header.split() == ["#", "tool", "status", "ms", "result"]
@@ -263,24 +263,24 @@ def test_submit_waits_and_prints_the_steps(local_cli, plan):
 
 
 def test_a_task_that_fails_or_is_refused_exits_with_1(local_cli, plan):
-    failed = local_cli("submit", plan(ABSENT, PULSE))
+    failed = local_cli("plan", "submit", plan(ABSENT, PULSE))
     assert failed.code == 1
     assert "0x33" in failed.out
     assert "CANCELLED" in failed.out
-    refused = local_cli("submit", plan({"tool": "gpio.fly", "args": {}}))
+    refused = local_cli("plan", "submit", plan({"tool": "gpio.fly", "args": {}}))
     assert refused.code == 2
     assert refused.out == ""
 
 
 def test_a_plan_comes_from_stdin_too(local_cli, plan):
-    answer = local_cli("submit", "-", "--json", stdin=plan(PULSE).read_bytes())
+    answer = local_cli("plan", "submit", "-", "--json", stdin=plan(PULSE).read_bytes())
     assert answer.json["status"] == "SUCCESS"
-    broken = local_cli("submit", "-", stdin=b"{")
+    broken = local_cli("plan", "submit", "-", stdin=b"{")
     assert (broken.code, "stdin: not JSON" in broken.err) == (2, True)
 
 
 def test_watch_without_a_terminal_prints_a_line_for_each_event(local_cli, plan):
-    answer = local_cli("submit", plan(PULSE, ABSENT), "--watch")
+    answer = local_cli("plan", "submit", plan(PULSE, ABSENT), "--watch")
     assert answer.code == 1
     phases = [line.split()[1] for line in answer.out.splitlines()[:-1]]
     assert phases == ["start", "finish", "start", "finish", "task_finish"]
@@ -288,64 +288,64 @@ def test_watch_without_a_terminal_prints_a_line_for_each_event(local_cli, plan):
 
 
 def test_watch_as_json_prints_the_events_and_then_the_task(local_cli, plan):
-    *events, task = local_cli("--json", "submit", "--watch", plan(PULSE)).documents
+    *events, task = local_cli("--json", "plan", "submit", "--watch", plan(PULSE)).documents
     assert [event["phase"] for event in events] == ["start", "finish", "task_finish"]
     assert [event["seq"] for event in events] == [1, 2, 3]
     assert task["status"] == "SUCCESS"
 
 
 def test_submit_can_hold_its_session(local_cli, plan):
-    answer = local_cli("submit", plan(PULSE), "--hold", "0.01")
+    answer = local_cli("plan", "submit", plan(PULSE), "--hold", "0.01")
     assert answer.code == 0
     assert "held" in answer.err
 
 
 @pytest.mark.parametrize("option", [["--watch"], ["--hold", "1"]])
 def test_detach_goes_with_neither_watch_nor_hold(local_cli, plan, option):
-    answer = local_cli("submit", plan(PULSE), "--detach", *option)
+    answer = local_cli("plan", "submit", plan(PULSE), "--detach", *option)
     assert answer.code == 2
-    assert "hearth watch" in answer.err
+    assert "hearth tasks watch" in answer.err
 
 
 def test_a_detached_task_outlives_the_command_and_is_found_by_its_reference(local_cli, plan):
-    reference = local_cli("submit", "--detach", plan(PULSE, LONG)).out.strip()
+    reference = local_cli("plan", "submit", "--detach", plan(PULSE, LONG)).out.strip()
     assert reference.count("/") == 1
-    running = local_cli("get", reference, "--json")
+    running = local_cli("tasks", "show", reference, "--json")
     assert running.code == 0
     assert running.json["status"] == "RUNNING"
-    assert local_cli("cancel", reference).out.strip() == "CANCELLING"
-    watched = local_cli("watch", reference)
+    assert local_cli("tasks", "cancel", reference).out.strip() == "CANCELLING"
+    watched = local_cli("tasks", "watch", reference)
     assert watched.code == 1
     assert watched.out.splitlines()[0].endswith("start        step 0  gpio.pulse")
     assert watched.out.splitlines()[-1].startswith("CANCELLED  a test  ")
-    assert local_cli("cancel", reference, "--json").json["status"] == "CANCELLED"
-    ended = local_cli("get", reference)
+    assert local_cli("tasks", "cancel", reference, "--json").json["status"] == "CANCELLED"
+    ended = local_cli("tasks", "show", reference)
     assert ended.code == 0
     assert "CANCELLED  a test" in ended.out
 
 
 def test_detach_as_json_has_both_ids(local_cli, plan):
-    answer = local_cli("submit", "--detach", "--json", plan(PULSE)).json
+    answer = local_cli("plan", "submit", "--detach", "--json", plan(PULSE)).json
     assert answer["reference"] == f"{answer['session_id']}/{answer['task_id']}"
-    assert local_cli("watch", answer["reference"], "--json").documents[-1]["status"] == "SUCCESS"
+    assert local_cli("tasks", "watch", answer["reference"], "--json").documents[-1]["status"] == "SUCCESS"
 
 
 def test_a_detached_plan_that_is_refused_leaves_no_session(local_cli, daemon, plan):
-    answer = local_cli("submit", "--detach", plan({"tool": "gpio.fly", "args": {}}))
+    answer = local_cli("plan", "submit", "--detach", plan({"tool": "gpio.fly", "args": {}}))
     assert answer.code == 2
     assert [record["event"] for record in daemon.records()[-3:]] == ["session.open", "task.reject", "session.close"]
 
 
 def test_a_task_or_session_that_is_not_there_is_an_error_with_a_cure(local_cli, plan):
-    reference = local_cli("submit", "--detach", plan(PULSE)).out.strip()
+    reference = local_cli("plan", "submit", "--detach", plan(PULSE)).out.strip()
     session_id = reference.partition("/")[0]
-    no_task = local_cli("get", f"{session_id}/01NONE")
+    no_task = local_cli("tasks", "show", f"{session_id}/01NONE")
     assert no_task.code == 1
     assert "audit tail" in no_task.err
-    no_session = local_cli("cancel", "01NONE/01NONE")
+    no_session = local_cli("tasks", "cancel", "01NONE/01NONE")
     assert no_session.code == 1
     assert "another user's" in no_session.err
-    assert local_cli("watch", "nonsense").code == 2
+    assert local_cli("tasks", "watch", "nonsense").code == 2
 
 
 # --- reaching the daemon --------------------------------------------------------------------------------------------
@@ -406,5 +406,5 @@ def test_a_principal_without_a_policy_is_refused_with_exit_code_1(cli, own_daemo
 def test_every_session_the_commands_opened_is_closed(local_cli, daemon, plan):
     local_cli("tools")
     local_cli("run", "hw.board")
-    local_cli("submit", plan(PULSE))
+    local_cli("plan", "submit", plan(PULSE))
     assert daemon.records()[-1]["event"] == "session.close"

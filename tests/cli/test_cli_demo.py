@@ -17,18 +17,10 @@ import trio
 from rich.console import Console
 
 from hearth.cli import demo
-from hearth.cli.demo import scenes, stage as demo_stage
-from hearth.cli.demo.scenes import EXAMPLE, _refusal_text
-from hearth.cli.demo.stage import (
-    DemoFailed,
-    DemoFolder,
-    PlainStage,
-    RichStage,
-    Stage,
-    make_place,
-    make_stage,
-    run_daemon,
-)
+from hearth.cli.demo import daemon as demo_daemon, failures, safety
+from hearth.cli.demo.daemon import DemoFolder, make_place, run_daemon
+from hearth.cli.demo.scenes import EXAMPLE, refusal_text
+from hearth.cli.demo.stage import DemoFailed, PlainStage, RichStage, Stage, make_stage
 from hearth.client.connection import connect
 from hearth.errors import PermissionDenied
 
@@ -122,7 +114,7 @@ def test_the_demo_as_json_is_a_transcript_of_checked_claims(cli):
 
 @pytest.mark.proof
 def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
-    monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace('wires = [["GPIO17", "GPIO27"]]', ""))
+    monkeypatch.setattr(demo_daemon, "BOARD", demo_daemon.BOARD.replace('wires = [["GPIO17", "GPIO27"]]', ""))
     answer = cli("demo", "--fast")
     assert answer.code == 1
     assert "✗ line 17 is on" in answer.out
@@ -151,8 +143,8 @@ def test_a_claim_that_does_not_hold_ends_the_demo_with_1(cli, monkeypatch):
     ],
 )
 def test_a_board_without_one_of_its_rules_ends_the_demo_with_1(cli, monkeypatch, rule, instead, claim):
-    assert rule in demo_stage.BOARD
-    monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace(rule, instead))
+    assert rule in demo_daemon.BOARD
+    monkeypatch.setattr(demo_daemon, "BOARD", demo_daemon.BOARD.replace(rule, instead))
     answer = cli("demo", "--fast")
     assert answer.code == 1
     assert f"✗ {claim}" in answer.out
@@ -170,8 +162,8 @@ def test_a_policy_that_asks_for_no_approval_ends_the_demo_with_1(cli, monkeypatc
 
 @pytest.mark.proof
 def test_a_button_that_halts_nothing_ends_the_demo_with_1(cli, monkeypatch):
-    monkeypatch.setattr(demo_stage, "BOARD", demo_stage.BOARD.replace('inputs = ["ESTOP"]', ""))
-    monkeypatch.setattr(scenes, "MOVES_MS", 3000)
+    monkeypatch.setattr(demo_daemon, "BOARD", demo_daemon.BOARD.replace('inputs = ["ESTOP"]', ""))
+    monkeypatch.setattr(safety, "MOVES_MS", 3000)
     answer = cli("demo", "--fast")
     assert answer.code == 1
     assert "the demo has failed: PUMP did not go to 0" in answer.err
@@ -179,7 +171,7 @@ def test_a_button_that_halts_nothing_ends_the_demo_with_1(cli, monkeypatch):
 
 @pytest.mark.slow
 def test_a_daemon_that_does_not_start_ends_the_demo_with_what_it_said(cli, monkeypatch):
-    monkeypatch.setattr(demo_stage, "BOARD", "nonsense")
+    monkeypatch.setattr(demo_daemon, "BOARD", "nonsense")
     answer = cli("demo")
     assert answer.code == 1
     assert "hearthd did not become ready; it said: hearthd: " in answer.err
@@ -187,7 +179,7 @@ def test_a_daemon_that_does_not_start_ends_the_demo_with_what_it_said(cli, monke
 
 @pytest.mark.slow
 def test_a_daemon_that_says_nothing_is_not_waited_for_for_ever(cli, monkeypatch):
-    monkeypatch.setattr(demo_stage, "START_TIMEOUT", 0.0)
+    monkeypatch.setattr(demo_daemon, "START_TIMEOUT", 0.0)
     answer = cli("demo")
     assert answer.code == 1
     assert "it said: nothing" in answer.err
@@ -215,7 +207,7 @@ def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
         await task.wait()
         return "SUCCESS", None
 
-    monkeypatch.setattr(scenes, "_cancel_within", too_late)
+    monkeypatch.setattr(failures, "_cancel_within", too_late)
     answer = cli("demo", "--json")
     assert answer.code == 1
     assert "this machine is too busy" in answer.json["error"]
@@ -223,7 +215,7 @@ def test_a_cancel_that_never_comes_within_a_write_is_no_claim(cli, monkeypatch):
 
 @pytest.mark.proof
 def test_a_controller_that_does_not_come_up_ends_the_demo(cli, monkeypatch):
-    monkeypatch.setattr(scenes, "SAFE_LINE", 99)
+    monkeypatch.setattr(failures, "SAFE_LINE", 99)
     answer = cli("demo", "--json")
     assert answer.code == 1
     assert "the controller process did not come up" in answer.json["error"]
@@ -240,8 +232,8 @@ def test_a_secret_that_can_be_read_is_no_refusal(cli, monkeypatch):
 
 @pytest.mark.slow
 def test_a_controller_does_not_outlive_the_demo(cli, monkeypatch):
-    monkeypatch.setattr(scenes, "WIRED_TO", 26)
-    monkeypatch.setattr(demo, "SCENES", [scenes.a_dead_controller])
+    monkeypatch.setattr(failures, "WIRED_TO", 26)
+    monkeypatch.setattr(demo, "SCENES", [failures.a_dead_controller])
     answer = cli("demo")
     assert answer.code == 1
     assert "not so: the line is on while it lives" in answer.err
@@ -279,7 +271,7 @@ async def test_the_daemon_of_a_demo_without_sandbox_says_so():
 
 @pytest.mark.slow
 async def test_a_daemon_that_does_not_end_is_an_error(monkeypatch):
-    monkeypatch.setattr(demo_stage, "STOP_TIMEOUT", 0.0)
+    monkeypatch.setattr(demo_daemon, "STOP_TIMEOUT", 0.0)
     with make_place() as place:
         async with run_daemon(place) as daemon:
             os.kill(daemon.pid, signal.SIGSTOP)
@@ -376,5 +368,5 @@ def test_the_stage_suits_who_is_looking():
 
 
 def test_what_was_not_refused_is_not_told_as_a_refusal():
-    assert _refusal_text(None) == "was allowed"
-    assert _refusal_text(PermissionDenied(data={"reason": "r"})) == "-32003 Permission denied: r"
+    assert refusal_text(None) == "was allowed"
+    assert refusal_text(PermissionDenied(data={"reason": "r"})) == "-32003 Permission denied: r"

@@ -12,7 +12,9 @@ import pytest
 
 from hearth.audit.record import Chain
 from hearth.cli import doctor
-from hearth.cli.doctor import Check, check_log, check_socket, check_state, check_tpm
+from hearth.cli.doctor import answers, files, hardware
+from hearth.cli.doctor.check import Check
+from hearth.cli.doctor.files import check_log, check_socket, check_state, check_tpm
 
 AT = 1_800_000_000.0
 
@@ -43,14 +45,14 @@ def states(found):
     ],
 )
 def test_a_tpm_is_looked_at(monkeypatch, tpm, state, words):
-    monkeypatch.setattr(doctor, "find_spec", lambda _name: object())
+    monkeypatch.setattr(files, "find_spec", lambda _name: object())
     (found,) = check_tpm(tpm)
     assert found.state == state
     assert words in found.finding
 
 
 def test_a_tpm_that_this_user_may_not_use_and_a_missing_library_have_cures(monkeypatch):
-    monkeypatch.setattr(doctor, "find_spec", lambda _name: None)
+    monkeypatch.setattr(files, "find_spec", lambda _name: None)
     monkeypatch.setattr(os, "access", lambda *_args, **_more: False)
     library, device = check_tpm("/dev/null")
     assert (library.state, device.state) == ("FAIL", "WARN")
@@ -89,16 +91,16 @@ def test_a_file_that_is_no_socket_fails(tmp_path):
 
 def test_a_socket_of_another_group_names_the_group_and_the_command_to_join_it(listening, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_args, **_options: False)
-    monkeypatch.setattr(doctor, "_group", lambda _gid: "hearth")
-    monkeypatch.setattr(doctor, "_user", lambda _uid: "ada")
-    assert doctor._joining("hearth", 990) == "join its group: sudo usermod -aG hearth ada, then log in again"
+    monkeypatch.setattr(files, "_group", lambda _gid: "hearth")
+    monkeypatch.setattr(files, "_user", lambda _uid: "ada")
+    assert files._joining("hearth", 990) == "join its group: sudo usermod -aG hearth ada, then log in again"
     (found,) = check_socket(listening, "default")
     assert found.state == "FAIL"
     assert found.finding.endswith("you may not connect")
 
 
 def test_a_socket_of_roots_group_wants_a_group_of_its_own():
-    assert "[server] socket_group" in doctor._joining("root", 0)
+    assert "[server] socket_group" in files._joining("root", 0)
 
 
 def test_a_socket_that_is_open_to_everybody_is_a_warning(listening):
@@ -115,7 +117,7 @@ def test_a_socket_where_others_can_put_another_fails_with_the_command_that_mends
 
 
 def test_ids_without_a_name_are_shown_as_numbers():
-    assert (doctor._user(4_000_000_000), doctor._group(4_000_000_000)) == ("4000000000", "4000000000")
+    assert (files._user(4_000_000_000), files._group(4_000_000_000)) == ("4000000000", "4000000000")
 
 
 # --- the state directory and the log --------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ def log(tmp_path):
 
 def test_a_log_whose_last_records_are_chained_is_ok(log, monkeypatch):
     assert check_log(log, expected=True).finding == f"{log}: the last 5 records are chained"
-    monkeypatch.setattr(doctor, "LAST_RECORDS", 2)
+    monkeypatch.setattr(files, "LAST_RECORDS", 2)
     assert check_log(log, expected=True).finding == f"{log}: the last 2 records are chained"
 
 
@@ -197,7 +199,7 @@ def test_a_wedged_and_a_missing_bus_fail_with_what_to_look_at():
             {"kind": "gpio", "name": "gpiochip0", "reason": "you may not", "cure": "sudo"},
         ],
     }
-    found = list(doctor.board_checks(board))
+    found = list(answers.board_checks(board))
     assert states(found) == ["OK", "FAIL", "FAIL", "WARN", "OK", "WARN", "FAIL"]
     assert found[1].finding == "i2c:1 is wedged: slow"
     assert "wiring" in found[1].cure
@@ -217,7 +219,7 @@ def test_a_daemon_that_is_halted_says_since_when_and_why_and_how_it_ends():
         "problem": "the latch x cannot be written",
     }
     board = {"name": "b", "health": {"halt": halt, "buses": {}, "audit": {"ok": True, "durability": "os"}}}
-    halted, latch = [check for check in doctor.board_checks(board) if check.name == "halt"]
+    halted, latch = [check for check in answers.board_checks(board) if check.name == "halt"]
     assert (halted.state, halted.finding) == ("WARN", "halted since 2026-01-02T03:04:05Z: smoke")
     assert "hearth halt reset" in halted.cure
     assert (latch.state, latch.finding) == ("FAIL", "the latch x cannot be written")
@@ -272,7 +274,7 @@ def machine(*, profile=None, chips=(), adapters=(), ports=(), pwm=(), dacs=(), s
 
 
 def told(**found):
-    return [f"{check.state} {check.name} {check.finding}" for check in doctor.hardware_checks(machine(**found))]
+    return [f"{check.state} {check.name} {check.finding}" for check in hardware.hardware_checks(machine(**found))]
 
 
 NO_GAP = "OK safety cell has no gap that is checked here: outputs, interlocks, halt"
@@ -354,14 +356,14 @@ def test_what_runs_the_machine_is_told_with_the_reason_why_it_is_left_alone():
 
 
 def test_a_permission_that_lacks_is_a_warning_with_the_command():
-    (warning, _) = doctor.hardware_checks(machine(ports=[port(lack=LACK)]))
+    (warning, _) = hardware.hardware_checks(machine(ports=[port(lack=LACK)]))
     assert (warning.state, warning.cure) == ("WARN", "sudo usermod -aG dialout ada")
     closed = chip(label=None, lines=None, error="EACCES", lack=LACK)
     assert told(chips=[closed])[0].startswith("WARN chip gpiochip0 (gpio-sim), not opened: EACCES; ada may not open")
 
 
 def test_a_chip_that_cannot_be_opened_for_another_reason_is_a_warning_too():
-    (warning, _) = doctor.hardware_checks(machine(chips=[chip(label=None, lines=None, error="EIO")]))
+    (warning, _) = hardware.hardware_checks(machine(chips=[chip(label=None, lines=None, error="EIO")]))
     assert (warning.state, warning.finding) == ("WARN", "gpiochip0 (gpio-sim), not opened: EIO")
     assert "dmesg" in warning.cure
 
@@ -382,7 +384,7 @@ def test_what_does_not_fit_a_profile_fails_with_its_place():
         {"key": "uart[0].path", "severity": "warn", "problem": "you may not open it", "cure": "one\ntwo"},
     ]
     profile = {"name": "cell", "wants": True, "problems": problems, "safety": []}
-    found = list(doctor.hardware_checks(machine(profile=profile)))[1:]
+    found = list(hardware.hardware_checks(machine(profile=profile)))[1:]
     assert [(check.state, check.finding) for check in found] == [
         ("FAIL", "cell: i2c[0].bus: /dev/i2c-1 is not there"),
         ("WARN", "cell: uart[0].path: you may not open it"),
@@ -405,7 +407,7 @@ def test_a_gap_in_safety_is_a_warning_with_its_cure_but_a_note_where_nothing_mov
         for index, severity in enumerate(("note", "warn", "fail"))
     ]
     profile = {"name": "cell", "wants": False, "problems": [], "safety": gaps}
-    found = list(doctor.hardware_checks(machine(profile=profile)))[2:]
+    found = list(hardware.hardware_checks(machine(profile=profile)))[2:]
     assert [(check.state, check.name, check.finding, check.cure) for check in found] == [
         ("OK", "safety", "cell: gpio[0].safe: no safe level", None),
         ("WARN", "safety", "cell: gpio[1].safe: no safe level", "give it one"),
@@ -430,11 +432,11 @@ def gone(tmp_path):
 
 
 def test_this_machine_can_be_looked_at(gone):
-    found = doctor.look_at_hardware(gone)
+    found = hardware.look_at_hardware(gone)
     assert found["profile"]["wants"] is True
     assert found["profile"]["source"] == f"board profile {gone}"
     assert found == json.loads(json.dumps(found))
-    assert all(check.finding for check in doctor.hardware_checks(found))
+    assert all(check.finding for check in hardware.hardware_checks(found))
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ def test_an_artifact_that_there_is_not_leaves_no_file(local_cli, tmp_path):
 def waiting(boss, count=1):
     """The approvals that are asked for, once there are so many."""
     until = time.monotonic() + 20
-    while len(found := boss("hcp", "pending", "--json").json) < count:
+    while len(found := boss("approve", "--json").json["jobs"]) < count:
         assert time.monotonic() < until, "nobody asks for an approval"
     return found
 
@@ -347,6 +347,9 @@ def test_hearth_approve_shows_and_decides_the_jobs_that_wait(local_cli, boss, fi
         (asked,) = waiting(boss)
         assert asked["approval_id"] in boss("approve").out
         assert local_cli("approve").out == "nothing waits for you\n"
+        assert boss("approvals", "list", "--json").json == [{"kind": "job", **asked}]
+        assert boss("approvals", "show", asked["approval_id"], "--json").json == {"kind": "job", **asked}
+        assert asked["shown"][0] in boss("approvals", "show", asked["approval_id"]).out
         assert boss("approve", "--json").json["jobs"] == [asked]
         assert local_cli("approve", asked["approval_id"], *options).code == 1
         assert boss("approve", asked["approval_id"], "--yes", "--hash", "sha256:0").code == 2
@@ -359,7 +362,9 @@ def test_hearth_approve_shows_and_decides_the_jobs_that_wait(local_cli, boss, fi
         assert "COMPLETED" in out if accepted else "too loud" in err
     late = boss("approve", asked["approval_id"], *options)
     assert late.code == 1
-    assert f"has {'approved' if accepted else 'rejected'} it; `hearth approve` lists what does" in late.err, "and why"
+    assert f"has {'approved' if accepted else 'rejected'} it; `hearth approvals list` has the rest" in late.err, (
+        "and why"
+    )
 
 
 @pytest.mark.slow
@@ -376,13 +381,13 @@ def test_a_job_that_waits_for_approval_is_listed_and_withdrawn_by_its_caller(loc
     assert process.returncode == 1
     assert "no longer wanted" in err
     assert "withdrawn" in err
-    assert boss("hcp", "pending").out == "there is none\n"
+    assert boss("approvals", "list").out == "there is none\n"
     again = local_cli("hcp", "abort", "taken-back", "--json")
     assert again.code == 1
 
 
 def test_who_may_not_approve_is_told_what_says_so(local_cli):
-    answer = local_cli("hcp", "pending")
+    answer = local_cli("hcp", "pending")  # `approvals list` shows what there is for a caller
     assert answer.code == 1
     assert "[[policy]]" in answer.err
 
@@ -412,7 +417,7 @@ def test_ctrl_c_before_the_answer_says_where_to_look(boss, file, hearth_process)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "`hearth hcp jobs`" in err
-    assert boss("hcp", "deny", asked["approval_id"]).code == 0
+    assert boss("approvals", "reject", asked["approval_id"]).code == 0
 
 
 @pytest.mark.slow
@@ -423,4 +428,4 @@ def test_ctrl_c_before_the_answer_withdraws_a_job_that_no_other_knows_of(boss, f
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "is withdrawn" in err
-    assert boss("hcp", "pending").out == "there is none\n"
+    assert boss("approvals", "list").out == "there is none\n"

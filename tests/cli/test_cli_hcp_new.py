@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hearth.cli.hcp import new
+from hearth.cli.hcp_new import new
 
 BIN = Path(sys.executable).parent
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from hearth.cli import hcp_view
+from hearth.cli import hcp_account, hcp_view
 from hearth.hcp.api import JobResult
 from hearth.hcp.codec import message
 from hearth.hcp.messages import (
@@ -150,17 +150,17 @@ def test_an_abort_has_no_error_to_tell():
 
 
 def test_a_long_report_leaves_out_the_middle_and_says_how_much():
-    count = hcp_view.SHOWN_FIRST + hcp_view.SHOWN_LAST + 7
+    count = hcp_account.SHOWN_FIRST + hcp_account.SHOWN_LAST + 7
     messages = [message(accepted(safety_envelope=ENVELOPE), session_id=SESSION, now=time.time())]
     for number in range(count):
         done = Event(event_type="log", sequence=number + 1, data={"level": "info", "message": f"line {number:03d}"})
         messages.append(message(done, session_id=SESSION, now=time.time()))
     out = io.StringIO()
-    hcp_view.show({"state": "RUNNING", "capability": "\x1b]0;x\x07"}, messages, None, file=out)
+    hcp_account.show({"state": "RUNNING", "capability": "\x1b]0;x\x07"}, messages, None, file=out)
     text = out.getvalue()
     assert "7 more; --json has them all" in text
-    assert f"line {hcp_view.SHOWN_FIRST - 1:03d}" in text
-    assert f"line {hcp_view.SHOWN_FIRST:03d}" not in text
+    assert f"line {hcp_account.SHOWN_FIRST - 1:03d}" in text
+    assert f"line {hcp_account.SHOWN_FIRST:03d}" not in text
     assert f"line {count - 1:03d}" in text
     assert "at most 1000 celsius" in text
     assert "\x1b" not in text

@@ -34,7 +34,7 @@ def prepared(local_cli):
 def test_a_prepared_plan_shows_its_steps_their_effects_and_what_it_waits_for(local_cli):
     shown = local_cli("plan", "prepare", "-", stdin=orjson.dumps(PLAN))
     assert shown.code == 0
-    assert shown.err.startswith("next: hearth plan approve ")
+    assert shown.err.startswith("next: hearth approvals approve ")
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
     assert lines[0].startswith("waiting ")
     assert "constraints rollback_on_failure=true" in lines
@@ -48,10 +48,9 @@ def test_a_prepared_plan_shows_its_steps_their_effects_and_what_it_waits_for(loc
 def test_a_plan_is_approved_only_where_a_person_can_be_asked_or_says_yes(local_cli, prepared):
     plan_id = prepared["plan_id"]
     assert local_cli("plan", "execute", plan_id).code == 1
-    refused = local_cli("plan", "approve", plan_id, stdin=b"")
+    refused = local_cli("approvals", "approve", plan_id, stdin=b"")
     assert (refused.code, "--yes" in refused.err) == (2, True)
-    approved = local_cli("plan", "approve", plan_id, "--yes", "--json").json
-    assert approved == {"plan_id": plan_id, "approved": True, "missing": 0}
+    assert local_cli("approvals", "approve", plan_id, "--yes", "--hash", prepared["hash"]).code == 0
     done = local_cli("plan", "execute", plan_id, "--wait", "5", "--hold", "0.01")
     assert (done.code, "SUCCESS" in done.out) == (0, True)
     again = local_cli("plan", "execute", plan_id, "--json")
@@ -60,7 +59,7 @@ def test_a_plan_is_approved_only_where_a_person_can_be_asked_or_says_yes(local_c
 
 def test_a_rejected_plan_says_by_whom_and_why(local_cli, prepared):
     plan_id = prepared["plan_id"]
-    assert local_cli("plan", "reject", plan_id, "--reason", "not now").out == "rejected\n"
+    assert local_cli("approvals", "reject", plan_id, "--reason", "not now").out.endswith("\nrejected\n")
     assert "rejected by" in local_cli("plan", "show", plan_id).out
     assert "not now" in local_cli("plan", "execute", plan_id, "--wait", "1").err
 

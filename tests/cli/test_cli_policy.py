@@ -1,4 +1,4 @@
-"""`hearth policy explain`: the entry that decides, why, and that a real daemon decides the same."""
+"""`hearth admin policy explain`: the entry that decides, why, and that a real daemon decides the same."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TOKEN = "token:9f86"
 def explain(cli, tmp_path):
     config = tmp_path / "explained.toml"
     config.write_text(f'[board]\nprofile = "sim"\n[audit]\npath = "{tmp_path}/audit.log"\n{POLICY}')
-    return lambda who, *words: cli("policy", "explain", "--as", who, "--config", config, *words)
+    return lambda who, *words: cli("admin", "policy", "explain", "--as", who, "--config", config, *words)
 
 
 def test_a_call_that_may_run_names_entry_pattern_rate_risk_and_scope(explain):
@@ -110,7 +110,7 @@ def test_what_cannot_be_asked_is_a_usage_error_of_one_line(explain, who, words, 
 
 
 def test_a_wrong_configuration_is_named(cli, tmp_path):
-    assert cli("policy", "explain", "--as", "uid:0", "--config", tmp_path / "none.toml", "gpio.get").code == 2
+    assert cli("admin", "policy", "explain", "--as", "uid:0", "--config", tmp_path / "none.toml", "gpio.get").code == 2
 
 
 def test_principals_are_read_as_they_are_written_in_the_audit_log():
@@ -149,7 +149,7 @@ approval = [{{ from_risk = 2 }}]
 def of_signals(cli, tmp_path):
     config = tmp_path / "explained.toml"
     config.write_text(f'[board]\nprofile = "sim"\n[audit]\npath = "{tmp_path}/audit.log"\n{SIGNALS}')
-    return lambda *words: cli("policy", "explain", "--as", ME, "--config", config, *words)
+    return lambda *words: cli("admin", "policy", "explain", "--as", ME, "--config", config, *words)
 
 
 def test_without_a_tool_it_shows_which_signals_may_be_read_and_set_and_why_not(of_signals):

@@ -19,7 +19,7 @@ import click
 import pytest
 from support.zygote import Zygote
 
-from hearth.cli.main import COMMANDS, cli
+from hearth.cli.main import cli
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -116,12 +116,16 @@ def test_every_block_is_run():
 
 @pytest.mark.slow
 def test_every_command_and_option_is_on_the_page():
-    context = click.Context(cli)
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        assert f"hearth {name}" in PAGE
-        subcommands = command.commands.values() if isinstance(command, click.Group) else [command]
-        for each in subcommands:
-            for parameter in each.params:
-                if isinstance(parameter, click.Option):
+    groups = [("hearth", cli)]
+    for path, group in groups:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if path != "hearth" or not isinstance(command, click.Group):
+                assert name in PAGE
+            if isinstance(command, click.Group):
+                assert f"{path} {name}" in PAGE
+                groups.append((f"{path} {name}", command))
+            for parameter in command.params:
+                if isinstance(parameter, click.Option) and not parameter.hidden:
                     assert any(option in PAGE for option in parameter.opts), (name, parameter.opts)

@@ -97,15 +97,15 @@ def test_ctrl_c_stops_the_watching_and_not_the_task(local_cli, hearth_process, t
     plan = tmp_path / "plan.json"
     long = {"tool": "gpio.watch", "args": {"line": 9, "timeout_ms": 60_000}}
     plan.write_bytes(orjson.dumps({"intent": "x", "steps": [long]}))
-    reference = local_cli("submit", "--detach", plan).out.strip()
-    with hearth_process("watch", reference) as process:
+    reference = local_cli("plan", "submit", "--detach", plan).out.strip()
+    with hearth_process("tasks", "watch", reference) as process:
         assert "start" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert local_cli("get", reference, "--json").json["status"] == "RUNNING"
-    assert local_cli("cancel", reference).code == 0
-    assert local_cli("watch", reference).code == 1
+    assert local_cli("tasks", "show", reference, "--json").json["status"] == "RUNNING"
+    assert local_cli("tasks", "cancel", reference).code == 0
+    assert local_cli("tasks", "watch", reference).code == 1
 
 
 def test_a_second_signal_does_not_wait():

@@ -10,7 +10,7 @@ import sys
 import orjson
 import pytest
 
-from hearth.cli import status, watching
+from hearth.cli import observing, watching
 from hearth.cli.common import Options
 
 pytestmark = pytest.mark.slow
@@ -75,35 +75,35 @@ def test_status_names_each_driven_line_with_its_owner_and_each_approval(local_cl
     named = next(line.split() for line in shown.splitlines() if line.split()[:2] == ["LED", "gpio:sim"])
     assert named[2:5] == ["1", "good", "0"]
     assert again["plan_id"] in shown
-    listed = [line.split() for line in local_cli("sessions").out.splitlines() if session in line]
+    listed = [line.split() for line in local_cli("admin", "sessions").out.splitlines() if session in line]
     assert [tuple(line[1:4]) for line in listed] == [("bench", "bench", "1")]
     peer.call("session.close", {"session_id": session})
-    assert session not in local_cli("sessions").out
+    assert session not in local_cli("admin", "sessions").out
 
 
 def test_tasks_of_all_sessions_are_listed_with_their_steps(local_cli, daemon):
-    assert local_cli("tasks").out == "there is none\n"
+    assert local_cli("tasks", "list").out == "there is none\n"
     peer = daemon.peer()
     session = peer.open()
     task = peer.submit(session, ("gpio.watch", {"line": 5, "timeout_ms": 60_000}))
     daemon.recorded(event="task.step.start", task_id=task)
-    shown = local_cli("tasks").out
+    shown = local_cli("tasks", "list").out
     assert f"{session}/{task}" in shown
     assert "line=" in shown
-    assert local_cli("tasks", "--json").json[0]["steps"][0]["status"] == "RUNNING"
+    assert local_cli("tasks", "list", "--json").json[0]["steps"][0]["status"] == "RUNNING"
     peer.call("task.cancel", {"session_id": session, "task_id": task})
     peer.wait(session, task)
 
 
 def test_without_a_daemon_each_exits_with_3(cli, tmp_path):
-    for command in (["status"], ["sessions"], ["tasks"], ["top", "--plain"], ["approve"]):
+    for command in (["status"], ["admin", "sessions"], ["tasks", "list"], ["top", "--plain"], ["approvals", "list"]):
         gone = cli(*command, "--socket", tmp_path / "none.sock")
         assert (gone.code, len(gone.err.splitlines())) == (3, 1), command
 
 
 def test_without_the_right_to_observe_one_line_says_so(cli, own_daemon):
     other = own_daemon('[[policy]]\nname = "blind"\nmatch = { any = true }\n')
-    for command in (["status"], ["sessions"], ["tasks"], ["top", "--plain"]):
+    for command in (["status"], ["admin", "sessions"], ["tasks", "list"], ["top", "--plain"]):
         refused = cli(*command, "--socket", other.socket)
         assert refused.code == 1
         assert "the right 'observe' is not given by policy 'blind'" in refused.err
@@ -146,7 +146,7 @@ def test_top_plain_ends_with_the_reader_of_its_pipe_although_no_event_comes(monk
         async with asyncio.timeout(60):
             await watching._print_events(Options(f"unix:{tmp_path}/hearth.sock", "--to", json=False))
 
-    monkeypatch.setattr(status, "follow", silence)
+    monkeypatch.setattr(observing, "follow", silence)
     reader, writer = os.pipe()
     stdout = os.dup(1)
     os.dup2(writer, 1)
@@ -171,13 +171,13 @@ def test_top_without_textual_names_the_extra_and_plain(local_cli, monkeypatch):
 def test_every_kind_of_event_is_one_line_without_control_characters():
     event = {"ts": "2026-01-02T03:04:05.678Z", "seq": 1, "stream": "s"}
     record = {"event": "task.submit", "intent": "a\nb\x1b[2J", "steps": [{"tool": "gpio.get", "args": {"line": 1}}]}
-    (line,) = status.event_lines({**event, "kind": "records", "records": [{"ts": event["ts"], **record}]})
+    (line,) = observing.event_lines({**event, "kind": "records", "records": [{"ts": event["ts"], **record}]})
     assert line.startswith("03:04:05.678  task.submit")
     assert ("\n" in line, "\x1b" in line, "steps=gpio.get line=1" in line) == (False, False, True)
     halt = {"halted": True, "since": "now", "reason": "smoke", "by": "uid:1"}
-    assert "halted since now by uid:1: smoke" in status.event_lines({**event, "kind": "halt", "halt": halt})[0]
+    assert "halted since now by uid:1: smoke" in observing.event_lines({**event, "kind": "halt", "halt": halt})[0]
     changed = [{"bus": "gpio:sim", "line": 17, "value": 1, "owner": {"principal": "uid:1", "session_id": "S"}}]
-    (line,) = status.event_lines({**event, "kind": "lines", "lines": changed})
+    (line,) = observing.event_lines({**event, "kind": "lines", "lines": changed})
     assert line.endswith("gpio:sim 17=1 (uid:1)")
 
 
@@ -210,7 +210,7 @@ def test_a_rejection_has_its_reason_and_an_unknown_id_is_an_error(local_cli, pre
     assert local_cli("approve", plan_id, "--reject", "not now").out.endswith("rejected\n")
     assert "not now" in local_cli("plan", "show", plan_id).out
     unknown = local_cli("approve", "none", "--reject", "x")
-    assert (unknown.code, "`hearth approve` lists" in unknown.err) == (1, True)
+    assert (unknown.code, "`hearth approvals list` has the rest" in unknown.err) == (1, True)
     assert local_cli("approve", plan_id, stdin=b"").code == 2
     assert local_cli("approve", "--yes").code == 2
     assert local_cli("approve", plan_id, "--yes", "--reject", "x").code == 2

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from hearth.api import TaskEvent
-from hearth.cli import tasks
+from hearth.cli import task_view
 from hearth.cli.tasks import event_json
 
 TS = "2026-04-19T22:48:01.234Z"
@@ -54,7 +54,7 @@ def event(phase, step_index=None, **data):
     ],
 )
 def test_an_event_is_one_line(shown, line):
-    assert tasks.event_line(shown) == line
+    assert task_view.event_line(shown) == line
 
 
 def test_an_event_as_json_is_what_the_wire_had():
@@ -70,20 +70,20 @@ def test_an_event_as_json_is_what_the_wire_had():
 
 
 def test_rows_follow_the_events_from_plan_to_end():
-    rows = tasks.planned_rows({"steps": [{"tool": "a.b"}, {"tool": "c.d"}]})
-    tasks.enter(rows, event("start", 0, tool="a.b"))
-    assert tasks.cells(rows) == [("0", "a.b", "RUNNING", "", ""), ("1", "c.d", "", "", "")]
-    tasks.enter(rows, event("progress", 0, data={"edge": "rising"}))
-    assert tasks.cells(rows)[0] == ("0", "a.b", "RUNNING", "", "edge=rising")
-    tasks.enter(rows, event("finish", 0, tool="a.b", status="SUCCESS", latency_ms=2, result={"n": 1}))
-    tasks.enter(rows, event("task_finish", status="CANCELLED"))
-    assert tasks.cells(rows) == [("0", "a.b", "SUCCESS", "2.0", "n=1"), ("1", "c.d", "CANCELLED", "", "")]
+    rows = task_view.planned_rows({"steps": [{"tool": "a.b"}, {"tool": "c.d"}]})
+    task_view.enter(rows, event("start", 0, tool="a.b"))
+    assert task_view.cells(rows) == [("0", "a.b", "RUNNING", "", ""), ("1", "c.d", "", "", "")]
+    task_view.enter(rows, event("progress", 0, data={"edge": "rising"}))
+    assert task_view.cells(rows)[0] == ("0", "a.b", "RUNNING", "", "edge=rising")
+    task_view.enter(rows, event("finish", 0, tool="a.b", status="SUCCESS", latency_ms=2, result={"n": 1}))
+    task_view.enter(rows, event("task_finish", status="CANCELLED"))
+    assert task_view.cells(rows) == [("0", "a.b", "SUCCESS", "2.0", "n=1"), ("1", "c.d", "CANCELLED", "", "")]
 
 
 def test_steps_that_no_plan_announced_get_their_rows():
     rows = []
-    tasks.enter(rows, event("start", 1, tool="c.d"))
-    assert tasks.cells(rows) == [("0", "", "", "", ""), ("1", "c.d", "RUNNING", "", "")]
+    task_view.enter(rows, event("start", 1, tool="c.d"))
+    assert task_view.cells(rows) == [("0", "", "", "", ""), ("1", "c.d", "RUNNING", "", "")]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_steps_that_no_plan_announced_get_their_rows():
     ],
 )
 def test_the_outcome_of_a_step_says_what_became_of_the_world(row, outcome):
-    assert tasks.outcome(row) == outcome
+    assert task_view.outcome(row) == outcome
 
 
 def test_a_task_is_a_table_and_a_last_line():
@@ -109,19 +109,19 @@ def test_a_task_is_a_table_and_a_last_line():
         "steps": [{"tool": "a.b", "status": "FAILED", "latency_ms": 1, "error": "no"}],
         "error": "the task failed",
     }
-    shown = [click.unstyle(line) for line in tasks.task_lines(done, "S/T")]
+    shown = [click.unstyle(line) for line in task_view.task_lines(done, "S/T")]
     assert shown == [
         "#  tool  status  ms   result",
         "0  a.b   FAILED  1.0  no",
         "FAILED  blink\\x1b  S/T",
         "  the task failed",
     ]
-    assert [click.unstyle(line) for line in tasks.task_lines({"status": "QUEUED"}, "S/T")] == ["QUEUED    S/T"]
-    assert len(tasks.task_lines(done, "S/T", steps=False)) == 2
+    assert [click.unstyle(line) for line in task_view.task_lines({"status": "QUEUED"}, "S/T")] == ["QUEUED    S/T"]
+    assert len(task_view.task_lines(done, "S/T", steps=False)) == 2
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [("SUCCESS", 0), ("FAILED", 1), ("CANCELLED", 1), ("RUNNING", 0), ("QUEUED", 0)]
 )
 def test_only_a_task_that_ended_badly_is_a_failure(status, code):
-    assert tasks.exit_code({"status": status}) == code
+    assert task_view.exit_code({"status": status}) == code

@@ -87,7 +87,7 @@ def test_watching_shows_a_live_table_that_ends_as_the_task_does(daemon, tmp_path
 def test_a_task_submitted_elsewhere_is_watched_live_too(daemon, local_cli, tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_bytes(orjson.dumps({"intent": "x", "steps": [{"tool": "gpio.get", "args": {"line": 3}}]}))
-    reference = local_cli("submit", "--detach", plan).out.strip()
+    reference = local_cli("plan", "submit", "--detach", plan).out.strip()
     code, written = on_terminal("--socket", daemon.socket, "watch", reference)
     assert code == 0
     assert "gpio.get  " in written

@@ -1,4 +1,4 @@
-"""`hearth tls`: what it makes works with TLS as others know it, is nobody else's to read, and is told in full."""
+"""`hearth admin tls`: what it makes works with TLS as others know it, is nobody else's to read, and is told in full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cryptography import x509
 from support.pki import CLIENT, DAY, Bench, certify, name, needs_openssl
 from support.tls import echoed, opened
 
-from hearth.cli import credentials as tls
+from hearth.cli import certificate_files
 from hearth.config.model import load_config
 from hearth.errors import ConfigError
 from hearth.transport.address import parse
@@ -30,7 +30,7 @@ FILES = ["ca.key", "ca.pem", "client.key", "client.pem", "server.key", "server.p
 def made(cli, tmp_path):
     """A directory with a set in it."""
     folder = tmp_path / "tls"
-    assert cli("tls", "init", folder).code == 0
+    assert cli("admin", "tls", "init", folder).code == 0
     return folder
 
 
@@ -43,7 +43,7 @@ def loaded(path):
 
 
 class Made:
-    """What `hearth tls` made and told, as the server's bench: nothing but what its user has in hand."""
+    """What `hearth admin tls` made and told, as the server's bench: nothing but what its user has in hand."""
 
     def __init__(self, told):
         self.address = parse(told["address"])
@@ -61,7 +61,7 @@ class Made:
 def test_init_makes_three_pairs_whose_keys_only_their_owner_can_read(cli, tmp_path) -> None:
     before = os.umask(0)
     try:
-        answer = cli("tls", "init", tmp_path / "new" / "tls")
+        answer = cli("admin", "tls", "init", tmp_path / "new" / "tls")
     finally:
         os.umask(before)
     folder = tmp_path / "new" / "tls"
@@ -73,7 +73,7 @@ def test_init_makes_three_pairs_whose_keys_only_their_owner_can_read(cli, tmp_pa
 
 
 async def test_server_and_client_of_the_set_know_each_other(cli, tmp_path) -> None:
-    told = cli("tls", "init", tmp_path / "tls", "--json").json
+    told = cli("admin", "tls", "init", tmp_path / "tls", "--json").json
     async with opened(Made(told)) as server, await server.client() as stream:
         assert await echoed(stream)
         (principal,) = server.principals
@@ -111,9 +111,9 @@ def test_the_server_is_certified_for_every_host_asked_for_and_for_this_machine(c
     monkeypatch.setattr(socket, "gethostname", lambda: "bench-pi")
     hosts = ["Arm-7.local", "10.0.0.7", "fe80::7", "*.lab.example", "bücher.example", "localhost"]
     more = [word for host in hosts for word in ("--host", host)]
-    told = cli("tls", "init", tmp_path / "tls", *more, "--json").json
+    told = cli("admin", "tls", "init", tmp_path / "tls", *more, "--json").json
     assert told["address"].startswith("tls://Arm-7.local:7117?")
-    shown = cli("tls", "show", tmp_path / "tls" / "server.pem", "--json").json["certificates"][0]
+    shown = cli("admin", "tls", "show", tmp_path / "tls" / "server.pem", "--json").json["certificates"][0]
     assert sorted(shown["sans"]) == [
         "DNS:*.lab.example", "DNS:arm-7.local", "DNS:bench-pi", "DNS:localhost", "DNS:xn--bcher-kva.example",
         "IP:10.0.0.7", "IP:127.0.0.1", "IP:::1", "IP:fe80::7",
@@ -122,12 +122,12 @@ def test_the_server_is_certified_for_every_host_asked_for_and_for_this_machine(c
 
 def test_a_machine_whose_name_is_no_host_name_is_left_out(cli, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "my machine")
-    assert cli("tls", "init", tmp_path / "tls", "--json").json["hosts"] == ["localhost", "127.0.0.1", "::1"]
+    assert cli("admin", "tls", "init", tmp_path / "tls", "--json").json["hosts"] == ["localhost", "127.0.0.1", "::1"]
 
 
 @pytest.mark.parametrize("host", ["", "a b", "10.0.0", "-x", "x-.example", "a..b", "x" * 64, "*", "a/b"])
 def test_what_is_no_host_is_refused_and_nothing_is_made(cli, tmp_path, host) -> None:
-    answer = cli("tls", "init", tmp_path / "tls", f"--host={host}")
+    answer = cli("admin", "tls", "init", tmp_path / "tls", f"--host={host}")
     assert answer.code == 2
     assert f"--host: {host!r} is neither a host name nor an IP address" in answer.err
     assert not (tmp_path / "tls").exists()
@@ -148,14 +148,14 @@ def test_a_subject_has_room_for_so_much_of_a_name(client) -> None:
 @pytest.mark.parametrize("days", ["0", "398", "x"])
 def test_lifetimes_are_sane(cli, tmp_path, days) -> None:
     assert LEAF_DAYS == 397
-    answer = cli("tls", "init", tmp_path / "tls", "--days", days)
+    answer = cli("admin", "tls", "init", tmp_path / "tls", "--days", days)
     assert answer.code == 2
     assert not (tmp_path / "tls").exists()
 
 
 def test_nothing_is_overwritten(cli, made) -> None:
     before = {path: path.read_bytes() for path in made.iterdir()}
-    answer = cli("tls", "init", made)
+    answer = cli("admin", "tls", "init", made)
     assert answer.code == 2
     assert "is there already and is not overwritten; name another directory" in answer.err
     assert {path: path.read_bytes() for path in made.iterdir()} == before
@@ -164,7 +164,7 @@ def test_nothing_is_overwritten(cli, made) -> None:
 def test_one_file_in_the_way_is_enough_and_a_dangling_link_is_one(cli, tmp_path) -> None:
     (tmp_path / "client.pem").symlink_to(tmp_path / "nowhere")
     tmp_path.chmod(0o700)
-    answer = cli("tls", "init", tmp_path)
+    answer = cli("admin", "tls", "init", tmp_path)
     assert f"{tmp_path}/client.pem is there already" in answer.err
     assert not list(tmp_path.glob("*.key"))
 
@@ -177,8 +177,8 @@ def test_a_file_system_that_fills_up_leaves_nothing_half_made(cli, tmp_path, mon
         if len(synced) == 4:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tls.os, "fsync", full)
-    answer = cli("tls", "init", tmp_path / "tls")
+    monkeypatch.setattr(certificate_files.os, "fsync", full)
+    answer = cli("admin", "tls", "init", tmp_path / "tls")
     assert answer.code == 1
     assert "No space left on device" in answer.err
     assert list((tmp_path / "tls").iterdir()) == []
@@ -189,26 +189,28 @@ def test_a_directory_that_others_can_write_to_is_refused(cli, tmp_path, bits) ->
     folder = tmp_path / "tls"
     folder.mkdir()
     folder.chmod(bits)
-    answer = cli("tls", "init", folder)
+    answer = cli("admin", "tls", "init", folder)
     assert answer.code == 2
     assert f"others can write into {folder}; chmod 700 {folder}" in answer.err
 
 
 def test_what_is_no_directory_is_refused(cli, tmp_path) -> None:
     (tmp_path / "file").touch()
-    assert "is not a directory; name another one" in cli("tls", "init", tmp_path / "file").err
+    assert "is not a directory; name another one" in cli("admin", "tls", "init", tmp_path / "file").err
 
 
 def test_another_users_directory_is_refused(cli, made, monkeypatch) -> None:
-    os.chown(made, 12345, -1) if os.geteuid() == 0 else monkeypatch.setattr(tls.os, "geteuid", lambda: 54321)
-    answer = cli("tls", "client", made, "arm-7")
+    os.chown(made, 12345, -1) if os.geteuid() == 0 else monkeypatch.setattr(
+        certificate_files.os, "geteuid", lambda: 54321
+    )
+    answer = cli("admin", "tls", "client", made, "arm-7")
     assert answer.code == 2
     assert "name a directory of your own" in answer.err
 
 
 def test_what_is_printed_can_be_pasted(cli, tmp_path) -> None:
     folder = tmp_path / 'a "bench" & more'
-    out = cli("tls", "init", folder, "--host", "arm-7.local").out
+    out = cli("admin", "tls", "init", folder, "--host", "arm-7.local").out
     lines = out.splitlines()
     end = next(number for number, line in enumerate(lines) if line.startswith("The client's address"))
     toml = "\n".join(line[2:] for line in lines[lines.index("  [tls]") : end])
@@ -231,7 +233,7 @@ def test_what_is_printed_can_be_pasted(cli, tmp_path) -> None:
 
 
 async def test_another_client_gets_in_as_itself(cli, made) -> None:
-    answer = cli("tls", "client", made, "arm-7", "--json")
+    answer = cli("admin", "tls", "client", made, "arm-7", "--json")
     assert mode(made / "arm-7.key") == 0o600
     async with opened(Made(answer.json)) as server, await server.client() as stream:
         assert await echoed(stream)
@@ -239,34 +241,34 @@ async def test_another_client_gets_in_as_itself(cli, made) -> None:
 
 
 def test_a_client_is_told_with_policy_and_address(cli, made) -> None:
-    out = cli("tls", "client", made, "arm-7").out
+    out = cli("admin", "tls", "client", made, "arm-7").out
     assert out.startswith(f"Made arm-7.pem and arm-7.key in {made}, valid until 20")
     assert 'match = { cert_subject = "CN=arm-7,O=hearth test bench" }' in out
     assert f"cert={made}/arm-7.pem&key={made}/arm-7.key" in out
 
 
 def test_a_clients_address_has_the_servers_own_host(cli, tmp_path) -> None:
-    cli("tls", "init", tmp_path / "tls", "--host", "arm-7.local")
-    assert "tls://arm-7.local:7117?" in cli("tls", "client", tmp_path / "tls", "x").out
+    cli("admin", "tls", "init", tmp_path / "tls", "--host", "arm-7.local")
+    assert "tls://arm-7.local:7117?" in cli("admin", "tls", "client", tmp_path / "tls", "x").out
     (tmp_path / "tls" / "server.pem").unlink()
-    assert "tls://localhost:7117?" in cli("tls", "client", tmp_path / "tls", "y").out
+    assert "tls://localhost:7117?" in cli("admin", "tls", "client", tmp_path / "tls", "y").out
 
 
 @pytest.mark.parametrize("client", ["", "a/b", "..", ".x", "a b", "x" * 65])
 def test_a_name_that_is_no_file_is_refused(cli, made, client) -> None:
-    answer = cli("tls", "client", made, client)
+    answer = cli("admin", "tls", "client", made, client)
     assert answer.code == 2
     assert "cannot be a client's name here" in answer.err
 
 
 def test_a_client_is_not_made_twice(cli, made) -> None:
-    assert "client.key is there already" in cli("tls", "client", made, "client").err
+    assert "client.key is there already" in cli("admin", "tls", "client", made, "client").err
 
 
 def test_without_a_ca_there_is_no_client(cli, tmp_path) -> None:
-    answer = cli("tls", "client", tmp_path, "arm-7")
+    answer = cli("admin", "tls", "client", tmp_path, "arm-7")
     assert answer.code == 2
-    assert f"{tmp_path}/ca.pem is not there; `hearth tls init {tmp_path}` makes a CA first" in answer.err
+    assert f"{tmp_path}/ca.pem is not there; `hearth admin tls init {tmp_path}` makes a CA first" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -281,7 +283,7 @@ def test_without_a_ca_there_is_no_client(cli, tmp_path) -> None:
 )
 def test_a_ca_that_cannot_be_used_is_refused(cli, made, file, content, words) -> None:
     (made / file).write_text((made / content).read_text() if content == "server.key" else content)
-    answer = cli("tls", "client", made, "arm-7")
+    answer = cli("admin", "tls", "client", made, "arm-7")
     assert answer.code == 2
     assert words in answer.err
     assert str(made) in answer.err
@@ -297,13 +299,13 @@ def expire(folder, end):
 
 def test_nothing_outlives_its_ca(cli, made) -> None:
     ca = expire(made, 10 * DAY)
-    assert cli("tls", "client", made, "arm-7").code == 0
+    assert cli("admin", "tls", "client", made, "arm-7").code == 0
     assert loaded(made / "arm-7.pem").not_valid_after_utc == ca.not_valid_after_utc
 
 
 def test_an_expired_ca_certifies_no_peer(cli, made) -> None:
     expire(made, -DAY)
-    answer = cli("tls", "client", made, "arm-7")
+    answer = cli("admin", "tls", "client", made, "arm-7")
     assert answer.code == 2
     assert "the CA has expired on 20" in answer.err
 
@@ -313,11 +315,11 @@ def test_an_expired_ca_certifies_no_peer(cli, made) -> None:
 
 async def test_renewed_certificates_are_the_same_with_a_new_life(cli, tmp_path) -> None:
     folder = tmp_path / "tls"
-    cli("tls", "init", folder, "--host", "arm-7.local", "--days", "10")
-    told = cli("tls", "client", folder, "arm-7", "--days", "10", "--json").json
+    cli("admin", "tls", "init", folder, "--host", "arm-7.local", "--days", "10")
+    told = cli("admin", "tls", "client", folder, "arm-7", "--days", "10", "--json").json
     keys = {path: path.read_bytes() for path in (*folder.glob("*.key"), folder / "ca.pem")}
     before = {path.name: loaded(path) for path in folder.glob("*.pem")}
-    answer = cli("tls", "renew", folder)
+    answer = cli("admin", "tls", "renew", folder)
     assert answer.code == 0
     assert "takes them at SIGHUP" in answer.out
     assert {path: path.read_bytes() for path in keys} == keys
@@ -333,7 +335,7 @@ async def test_renewed_certificates_are_the_same_with_a_new_life(cli, tmp_path) 
 
 
 def test_what_was_renewed_is_told_to_programs(cli, made) -> None:
-    renewed = cli("tls", "renew", made, "--json").json["renewed"]
+    renewed = cli("admin", "tls", "renew", made, "--json").json["renewed"]
     assert sorted(renewed) == [str(made / "client.pem"), str(made / "server.pem")]
     assert renewed[str(made / "client.pem")]["purposes"] == ["TLS client"]
 
@@ -341,7 +343,7 @@ def test_what_was_renewed_is_told_to_programs(cli, made) -> None:
 def test_one_certificate_of_another_ca_and_none_is_renewed(cli, made, tmp_path) -> None:
     before = (made / "client.pem").read_bytes()
     (made / "server.pem").write_bytes(Bench(tmp_path).server_cert.read_bytes())
-    answer = cli("tls", "renew", made)
+    answer = cli("admin", "tls", "renew", made)
     assert answer.code == 2
     assert f"{made}/server.pem: this CA did not issue it" in answer.err
     assert (made / "client.pem").read_bytes() == before
@@ -350,7 +352,7 @@ def test_one_certificate_of_another_ca_and_none_is_renewed(cli, made, tmp_path) 
 def test_where_there_is_nothing_to_renew_that_is_said(cli, made) -> None:
     for file in ("server.pem", "client.pem"):
         (made / file).unlink()
-    answer = cli("tls", "renew", made)
+    answer = cli("admin", "tls", "renew", made)
     assert answer.code == 2
     assert "there is no certificate to renew" in answer.err
 
@@ -360,7 +362,7 @@ def test_where_there_is_nothing_to_renew_that_is_said(cli, made) -> None:
 
 def shown(cli, path):
     """Name -> value, as a person reads it."""
-    return {line[:7].strip(): line[9:] for line in cli("tls", "show", path).out.splitlines()}
+    return {line[:7].strip(): line[9:] for line in cli("admin", "tls", "show", path).out.splitlines()}
 
 
 def test_a_client_is_shown_as_the_policy_wants_it(cli, made) -> None:
@@ -385,7 +387,7 @@ async def test_what_show_says_is_what_the_policy_gets(cli, tmp_path) -> None:
     ])  # fmt: skip
     sans = ["Arm-7.Local", "10.0.0.7", "fe80:0::7", "URI:urn:x", "email:x@example.org"]
     pair = bench.write("odd", *certify(odd, bench.authority, purposes=(CLIENT,), sans=sans))
-    (said,) = cli("tls", "show", pair.cert, "--json").json["certificates"]
+    (said,) = cli("admin", "tls", "show", pair.cert, "--json").json["certificates"]
     async with opened(bench) as server, await server.client(bench.client_context(pair)) as stream:
         assert await echoed(stream)
         (principal,) = server.principals
@@ -422,7 +424,7 @@ def test_whether_it_is_valid_is_said(cli, tmp_path, start, end, words) -> None:
 def test_every_certificate_of_a_chain_is_shown(cli, made) -> None:
     chain = made / "chain.pem"
     chain.write_bytes((made / "server.pem").read_bytes() + (made / "ca.pem").read_bytes())
-    server, ca = cli("tls", "show", chain).out.split("\n\n")
+    server, ca = cli("admin", "tls", "show", chain).out.split("\n\n")
     assert "TLS server" in server
     assert "CN=hearth test bench CA" in ca
 
@@ -443,12 +445,12 @@ def test_other_keys_and_purposes_are_shown_too(cli, tmp_path, kind) -> None:
 @pytest.mark.parametrize("file", ["server.key", "nothing"])
 def test_what_is_no_certificate_is_named(cli, made, file) -> None:
     (made / "nothing").write_text("nothing")
-    answer = cli("tls", "show", made / file)
+    answer = cli("admin", "tls", "show", made / file)
     assert answer.code == 2
     assert f"{made / file}: there is no certificate in PEM form in it" in answer.err
 
 
 def test_a_file_that_is_not_there_is_named(cli, tmp_path) -> None:
-    answer = cli("tls", "show", tmp_path / "none.pem")
+    answer = cli("admin", "tls", "show", tmp_path / "none.pem")
     assert answer.code == 1
     assert f"{tmp_path}/none.pem: No such file or directory" in answer.err

@@ -21,7 +21,7 @@ pytest.importorskip("textual", reason="the view takes the extra: pip install 'he
 
 from textual.widgets import DataTable, Static
 
-from hearth.cli import status
+from hearth.cli import observing
 from hearth.cli.top import Top
 
 pytestmark = pytest.mark.slow
@@ -143,7 +143,7 @@ def test_it_says_that_the_connection_is_lost_halts_nothing_then_and_comes_back(o
 
 def test_a_session_that_the_daemon_closes_is_noticed_and_opened_again(own_daemon, monkeypatch):
     daemon = own_daemon(CONFIG)
-    monkeypatch.setattr(status, "SILENCE", 0.05)
+    monkeypatch.setattr(observing, "SILENCE", 0.05)
 
     async def work() -> None:
         app = Top(parse(daemon.socket))

@@ -7,7 +7,9 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from hearth.cli.tasks import Reference, ReferenceType, _error, parse_pairs, parse_value, read_plan, run
+from hearth.cli.run import _error, parse_pairs, parse_value, run
+from hearth.cli.submit import read_plan
+from hearth.cli.tasks import Reference, ReferenceType
 from hearth.errors import PermissionDenied, TaskFailed, TimedOut
 
 

@@ -221,11 +221,11 @@ async def test_a_command_makes_one_request_for_its_task(relay, tmp_path: Path) -
     assert json.loads(await command(path, "run", "gpio.set", "line=17", "value=1")) == SET
     assert sent(requests) == ["tool.list", "task.submit"]
     requests.clear()
-    done = json.loads(await command(path, "submit", str(plan)))
+    done = json.loads(await command(path, "plan", "submit", str(plan)))
     assert (done["status"], done["steps"][0]["result"]) == ("SUCCESS", SET)
     assert sent(requests) == ["tool.list", "task.submit"]
     requests.clear()
-    *events, last = map(json.loads, (await command(path, "submit", str(plan), "--watch")).splitlines())
+    *events, last = map(json.loads, (await command(path, "plan", "submit", str(plan), "--watch")).splitlines())
     assert [event["phase"] for event in events] == ["start", "finish", "task_finish"]
     assert (last["status"], last["steps"][0]["result"]) == ("SUCCESS", SET)
     assert sent(requests) == ["tool.list", "task.submit"]

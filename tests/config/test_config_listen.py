@@ -34,7 +34,7 @@ TOKEN = f"[[policy]]\nname = 'a'\nmatch = [{{ uid = 1 }}, {{ token_sha256 = '{'a
 
 NOBODY = (
     "[{}]: {} is reached from other machines, whose users could not authenticate; set client_ca "
-    "(with cert and key), or token_sha256 in the match of a [[policy]] (`hearth token new` makes one)"
+    "(with cert and key), or token_sha256 in the match of a [[policy]] (`hearth admin token new` makes one)"
 )
 
 

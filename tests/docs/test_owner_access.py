@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START = [
-    "hearth token new --for agent --name agent --file agent.token >> hearth.toml",
+    "hearth admin token new --for agent --name agent --file agent.token >> hearth.toml",
     "start_hearthd --config $PWD/hearth.toml",
     'AGENT="--to ws://localhost:7118?token_file=$PWD/agent.token"',
 ]
@@ -64,7 +64,7 @@ def followed(page: str) -> Iterator[str]:
     for act in acts([block for block in blocks((ROOT / page).read_text("utf-8")) if block.language == "sh"]):
         if not act.shell.startswith("start_hearthd"):
             yield act.shell
-        if "hearth token new" in act.shell:
+        if "hearth admin token new" in act.shell:
             return
 
 

@@ -11,7 +11,7 @@ from conformance.pages import reference_pages
 from jsonschema import Draft202012Validator
 
 import hearth
-from hearth.cli.tasks import parse_pairs
+from hearth.cli.run import parse_pairs
 from hearth.config.model import Config, FilesConfig, ToolsConfig
 
 if TYPE_CHECKING:

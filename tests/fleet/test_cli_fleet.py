@@ -14,7 +14,7 @@ import trio
 from support.hearthd import eventually
 from support.pki import Bench
 
-from hearth.cli import fleet
+from hearth.cli.fleet import broker as fleet_broker, orders
 from hearth.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -139,7 +139,9 @@ def test_members_are_enrolled_and_revoked(rabbitmq, hearth, tmp_path, name) -> N
     control = f"env {' '.join(f'{key}={value!r}' for key, value in rabbitmq.environment.items())}"
     control += " /usr/lib/rabbitmq/bin/rabbitmqctl"
     made = subprocess.run(
-        [sys.executable, "-m", "hearth.cli.main", "tls", "init", str(tmp_path / "ca")], capture_output=True, check=True
+        [sys.executable, "-m", "hearth.cli.main", "admin", "tls", "init", str(tmp_path / "ca")],
+        capture_output=True,
+        check=True,
     )
     assert made.returncode == 0
     device = f"enrolled-{name}"
@@ -167,28 +169,28 @@ def test_orders_that_are_not_waited_for_go_out(hearth, device, job) -> None:
     ("text", "seconds"), [("90s", 90), ("90", 90), ("1.5m", 90), ("2h", 7200), ("PT2M", 120), ("PT0.5S", 0.5)]
 )
 def test_times_are_read(text, seconds) -> None:
-    assert fleet._seconds(text) == seconds
+    assert fleet_broker.seconds(text) == seconds
 
 
 def test_another_time_is_refused() -> None:
     with pytest.raises(click.UsageError, match="expected a time such as 90s"):
-        fleet._seconds("soon")
+        fleet_broker.seconds("soon")
 
 
 def test_the_caller_is_the_common_name_of_its_certificate(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     pki = Bench(tmp_path)
-    assert fleet._common_name(pki.client("alpha").cert) == "alpha"
-    assert fleet._default_order_store("alpha").name == "alpha.sqlite3"
+    assert fleet_broker._common_name(pki.client("alpha").cert) == "alpha"
+    assert fleet_broker._default_order_store("alpha").name == "alpha.sqlite3"
     with pytest.raises(ConfigError, match=r"nothing\.pem"):
-        fleet._common_name(tmp_path / "nothing.pem")
+        fleet_broker._common_name(tmp_path / "nothing.pem")
 
 
 def test_without_the_extra_the_cure_is_told(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "hearth.fleet.client", None)
 
     async def connect():
-        async with fleet.connected(fleet.FleetOptions("amqp://a@127.0.0.1?password_file=/p", None, None)):
+        async with fleet_broker.connected(fleet_broker.FleetOptions("amqp://a@127.0.0.1?password_file=/p", None, None)):
             raise AssertionError
 
     with pytest.raises(ConfigError, match=r"pip install 'hearthd\[amqp,hcp\]'"):
@@ -196,9 +198,9 @@ def test_without_the_extra_the_cure_is_told(monkeypatch) -> None:
 
 
 def test_on_a_terminal_the_table_is_drawn_again_and_again(capsys) -> None:
-    with fleet.Screen(live=True) as draw:
+    with orders.Screen(live=True) as draw:
         draw("one row")
         draw("another row")
     assert "another row" in capsys.readouterr().out
-    with fleet.Screen(live=False) as draw:
+    with orders.Screen(live=False) as draw:
         assert draw is None

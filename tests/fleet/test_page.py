@@ -29,7 +29,7 @@ def played(tmp_path_factory, unmeasured):
     page = PAGE.replace("broker.example", f"localhost:{broker.tls_port}")
     for place in ("/etc/hearth/fleet", "/run/hearth", "/var/lib/hearth"):
         page = page.replace(place, f"{home}/fleet" if place.endswith("fleet") else str(home))
-    made = play([], home, "hearth tls init ~/fleet --host localhost\n")
+    made = play([], home, "hearth admin tls init ~/fleet --host localhost\n")
     assert made == []
     # The broker has the settings of the page, with its own ports and files.
     conf = broker.folder / "rabbitmq.conf"

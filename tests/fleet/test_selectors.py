@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from hearth.cli.fleet import halt_words
+from hearth.cli.fleet.devices import halt_words
 from hearth.errors import ConfigError
 from hearth.fleet.order_store import OrderStore, OrderStoreError
 from hearth.fleet.selectors import FleetDevice, SelectorError, select

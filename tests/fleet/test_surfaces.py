@@ -15,8 +15,8 @@ from support.chromium import chromium, driving, needs_chromium
 from support.ports import free_port
 
 from hearth.actors.bridges.amqp.extra import figures
-from hearth.cli.doctor import board_checks
-from hearth.cli.status import uplink_words
+from hearth.cli.doctor.answers import board_checks
+from hearth.cli.status_view import uplink_words
 from hearth.config.amqp import AmqpConfig
 from hearth.config.hcp import HcpConfig
 from hearth.config.model import Config

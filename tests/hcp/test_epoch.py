@@ -11,7 +11,7 @@ from support.world import BOB
 from hearth.actors.bridges.hcp.event_stream import EventWriter
 from hearth.actors.embedded import LocalRequest
 from hearth.api import Step
-from hearth.cli.plan import _job_lines
+from hearth.cli.approvals import job_lines
 from hearth.errors import Halted
 from hearth.policy.rules import Match, PolicyEntry
 from hearth.protocol.methods import METHODS
@@ -243,7 +243,7 @@ async def test_every_member_of_what_waits_is_in_the_lines_that_terminal_and_page
         assert any(line.startswith('context {shift="night"') for line in shown)
         assert 'max_duration "PT30S"' in shown
         # The terminal prints these lines and nothing of its own in between; the page puts them into one element.
-        printed = _job_lines(entry)
+        printed = job_lines(entry)
         assert printed[-len(shown) :] == shown
 
 

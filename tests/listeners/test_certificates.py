@@ -191,7 +191,7 @@ def refused(load, *words, **paths):
 @pytest.mark.parametrize("key", ["cert", "key", "client_ca"])
 def test_a_file_that_is_missing_is_named_with_its_key_and_the_cure(load, bench, key) -> None:
     path = bench.folder / "none.pem"
-    refused(load, f"[tls] {key}: cannot read {path}: No such file", "hearth tls init", **{key: path})
+    refused(load, f"[tls] {key}: cannot read {path}: No such file", "hearth admin tls init", **{key: path})
 
 
 @pytest.mark.parametrize("key", ["cert", "key", "client_ca"])

@@ -339,12 +339,12 @@ async def test_the_command_runs_submits_and_watches_on_a_server_that_sends_no_ev
         await hearth_command(server, "run", "gpio.set", "line=17", "value=1")
         assert "gpio.set" in await hearth_command(server, "tools", "gpio.set")
         assert "gpio.set" in await hearth_command(server, "tools")
-        said = await hearth_command(server, "--json", "submit", str(plan), "--watch")
+        said = await hearth_command(server, "--json", "plan", "submit", str(plan), "--watch")
         *events, done = [json.loads(line) for line in said.splitlines()]
         assert [(event["phase"], event.get("step_index")) for event in events] == WHOLE
         assert done["status"] == "SUCCESS"
-        assert "SUCCESS" in await hearth_command(server, "submit", str(plan))
+        assert "SUCCESS" in await hearth_command(server, "plan", "submit", str(plan))
         assert server.requests.beyond_the_core() == []
-        reference = (await hearth_command(server, "submit", str(plan), "--detach")).strip()
-        assert "finish" in await hearth_command(server, "watch", reference)
-        assert "SUCCESS" in await hearth_command(server, "get", reference)
+        reference = (await hearth_command(server, "plan", "submit", str(plan), "--detach")).strip()
+        assert "finish" in await hearth_command(server, "tasks", "watch", reference)
+        assert "SUCCESS" in await hearth_command(server, "tasks", "show", reference)

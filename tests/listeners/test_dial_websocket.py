@@ -287,7 +287,7 @@ async def test_tokens_that_cannot_be_used_are_a_config_error_that_does_not_tell_
     assert "cret" not in str(caught.value)
     for content in (b"", b"\xff", b"a b"):
         token_file.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"token_file .*hearth token new"):
+        with pytest.raises(ConfigError, match=r"token_file .*hearth admin token new"):
             await use(f"{address}?token_file={token_file}")
     token_file.chmod(0o604)
     with pytest.raises(ConfigError, match=r"can be used by others \(mode 0604\); chmod 600"):

@@ -106,7 +106,7 @@ async def test_where_this_user_may_not_approve_the_model_is_told_the_plan_and_no
         plan_id = first["data"]["plan_id"]
         again = await client.call_tool(*CALL)
         assert waiting(again)["data"]["plan_id"] == plan_id, "the same call finds its plan"
-        assert f"hearth plan approve {plan_id}" in text_of(again)
+        assert f"hearth approvals approve {plan_id}" in text_of(again)
         assert "make this very call again" in text_of(again)
         assert waiting(await client.call_tool("bench_set", {"line": 1, "value": 0}))["data"]["plan_id"] != plan_id
         for number in range(approvals):

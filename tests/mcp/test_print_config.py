@@ -31,7 +31,7 @@ from hearth.actors.bridges.mcp.guidance import CALL, JOBS, SEARCH
 from hearth.actors.bridges.mcp.server import all_offers
 from hearth.cli import mcp as command
 from hearth.cli.main import cli
-from hearth.cli.mcp import CLIENTS, Program, Url, snippet
+from hearth.cli.mcp_clients import CLIENTS, Program, Url, snippet
 from hearth.errors import ConfigError
 
 HEARTH = Path(sysconfig.get_path("scripts")) / "hearth"

@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policy.md").read_tex
 
 
 def blocks():
-    """The entries of the page: the example, hardware, approvals, jobs, what `hearth token new` prints, and signals."""
+    """The entries of the page: the example, hardware, approvals, jobs, `hearth admin token new`, and signals."""
     example, hardware, signals, approvals, jobs, token = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     return example, hardware, approvals, jobs, token, signals
 

@@ -1,6 +1,6 @@
 """Certificates for tests: a bench's CA with good ones, and every bad one that somebody might come with.
 
-`Bench(folder)` writes what it gives out into that folder, keys with mode 0600. It shares no code with `hearth tls
+`Bench(folder)` writes what it gives out into that folder, keys with mode 0600. It shares no code with `hearth admin tls
 init`, so that each can find the other wrong.
 """
 

@@ -332,12 +332,12 @@ def test_a_reload_that_removes_something_and_allows_more_is_refused_until_it_is_
     assert refused["code"] == -32602
     assert refused["data"]["removed"] == ["policy 'alice': approval"]
     assert refused["data"]["allows"] == ["policy 'alice': less or another approval from risk 1 on"]
-    assert refused["message"].endswith("nothing has changed; if it is meant: `hearth reload --yes`")
+    assert refused["message"].endswith("nothing has changed; if it is meant: `hearth admin reload --yes`")
     ruled.running.signal(signal.SIGHUP)
     eventually(
         lambda: "SIGHUP: the policy is not taken: policy 'alice': approval removed or changed" in ruled.running.said
     )
-    eventually(lambda: ruled.running.said.count("`hearth reload --yes`") == 1)
+    eventually(lambda: ruled.running.said.count("`hearth admin reload --yes`") == 1)
     # The former policy stays in force.
     set_it = submission(session, ("gpio.set", {"line": 17, "value": 1}))
     assert alice.refusal("task.submit", set_it)["code"] == -32016
@@ -419,7 +419,7 @@ def test_only_an_administrator_reloads_and_other_sections_are_named(ruled) -> No
 
 def test_hearth_reload_prints_the_outcome_and_fails_with_the_fault(ruled) -> None:
     def run(*arguments: str):
-        command = [BIN / "hearth", "--socket", str(ruled.running.socket), "reload", *arguments]
+        command = [BIN / "hearth", "--socket", str(ruled.running.socket), "admin", "reload", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
 
     done = run()
@@ -429,7 +429,7 @@ def test_hearth_reload_prints_the_outcome_and_fails_with_the_fault(ruled) -> Non
     ruled.rule(US, entry("bob", bearer("bob"), "max_risk = 3"))
     refused = run()
     assert refused.returncode == 1
-    assert "`hearth reload --yes`" in refused.stderr
+    assert "`hearth admin reload --yes`" in refused.stderr
     meant = run("--yes")
     assert meant.returncode == 0
     assert "newly allowed: policy 'bob': risk 3, raised by a task up to 3" in meant.stdout

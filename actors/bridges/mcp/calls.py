@@ -507,7 +507,7 @@ def _waits(plan: Plan, before: str = "") -> ApprovalRequired:
     other = ", other than the one you act for," if needs.get("other") else ""
     text = (
         f"{before}it is prepared as plan {plan.plan_id} and waits for {missing} person{'s' * (missing > 1)}{other} "
-        f"to run: hearth plan approve {plan.plan_id}"
+        f"to run: hearth approvals approve {plan.plan_id}"
     )
     data = {"plan_id": plan.plan_id, "hash": plan.hash, "needs": plan.needs, "expires_at": plan.expires_at}
     return ApprovalRequired(f"Approval required: {text}", data={**data, "reason": text, "effect": "none"})

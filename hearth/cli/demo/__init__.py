@@ -21,30 +21,11 @@ from hearth.audit.verify import verify
 from hearth.cli import common
 from hearth.cli.audit import record_line
 from hearth.cli.common import DONE, FAILED, Options, interruptible, standard
-from hearth.cli.demo.scenes import (
-    REFUSALS,
-    a_busy_bus,
-    a_cancelled_write,
-    a_dead_controller,
-    a_halt,
-    a_limit,
-    a_task,
-    an_approval,
-    an_interlock,
-    the_guards,
-    the_machine,
-    what_there_is,
-)
-from hearth.cli.demo.stage import (
-    SAFE_LINE,
-    SCENE_LIMIT,
-    DaemonProcess,
-    DemoFolder,
-    Stage,
-    make_place,
-    make_stage,
-    run_daemon,
-)
+from hearth.cli.demo.daemon import SAFE_LINE, SCENE_LIMIT, DaemonProcess, DemoFolder, make_place, run_daemon
+from hearth.cli.demo.failures import a_busy_bus, a_cancelled_write, a_dead_controller
+from hearth.cli.demo.safety import a_halt, a_limit, an_approval, an_interlock
+from hearth.cli.demo.scenes import REFUSALS, a_task, the_guards, the_machine, what_there_is
+from hearth.cli.demo.stage import Stage, make_stage
 from hearth.client.connection import connect
 from hearth.errors import Halted, HearthError, InterlockOpen, LimitViolated, PermissionDenied, ResourceBusy
 

@@ -17,9 +17,9 @@ import trio
 
 from hearth import connect
 from hearth.audit.verify import verify
-from hearth.cli import hcp_view
+from hearth.cli import hcp_account, hcp_view
 from hearth.cli.audit import record_line
-from hearth.cli.demo.stage import SCENE_LIMIT, run_daemon
+from hearth.cli.demo.daemon import SCENE_LIMIT, run_daemon
 from hearth.client.job_stream import closes
 from hearth.errors import JobRejected
 from hearth.hcp import require
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hearth import Client
-    from hearth.cli.demo.stage import DemoFolder, Stage
+    from hearth.cli.demo.daemon import DemoFolder
+    from hearth.cli.demo.stage import Stage
     from hearth.hcp.api import JobResult
 
 CAPABILITY = "bench-climate-survey"
@@ -207,7 +208,7 @@ async def _the_account(stage: Stage, client: Client, result: JobResult) -> None:
     job = await client.attach_job(result.session_id)
     messages = [message async for message in job.messages()]
     told = io.StringIO()
-    hcp_view.show(job.entry, messages, await job.wait(), file=told, width=_WIDTH)
+    hcp_account.show(job.entry, messages, await job.wait(), file=told, width=_WIDTH)
     for line in told.getvalue().splitlines():
         if "checkpoint" not in line or "-000001" in line or "checkpoints" in line:
             stage.happened(line.rstrip())

@@ -18,12 +18,12 @@ import trio
 
 from hearth.api import step
 from hearth.cli.common import DONE
-from hearth.cli.demo.stage import make_place, run_daemon
+from hearth.cli.demo.daemon import make_place, run_daemon
 from hearth.client.connection import connect
 from hearth.errors import RpcError
 
 if TYPE_CHECKING:
-    from hearth.cli.demo.stage import DemoFolder
+    from hearth.cli.demo.daemon import DemoFolder
     from hearth.client.session import ClientSession
 
 LOW, HIGH = 45.0, 60.0
