@@ -9,7 +9,8 @@ from hypothesis import given, settings, strategies as st
 from support.http import LISTEN, Raw, passes
 
 from hearth.actors.bridges.http.app import Hosts
-from hearth.actors.bridges.http.listener import FRAMING_EACH, HEADER_BYTES, Framing, HttpListener
+from hearth.actors.bridges.http.listener import HttpListener
+from hearth.actors.bridges.http.server import FRAMING_EACH, HEADER_BYTES, Framing
 from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accept import ConnectionLimiter
 
@@ -220,8 +221,8 @@ def outcome(segments):
                 if event in (h11.NEED_DATA, h11.PAUSED):
                     break
                 if isinstance(event, h11.EndOfMessage):
-                    framing.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
-                    framing.send(h11.EndOfMessage())
+                    framing.http.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
+                    framing.http.send(h11.EndOfMessage())
                     framing.start_next_cycle()
                     found.append(200)
     return found
