@@ -102,7 +102,7 @@ class Pipes:
 
 
 class Http:
-    """One connection to a streamable HTTP endpoint, kept for as long as the server keeps it: hypercorn ends each."""
+    """One connection to a streamable HTTP endpoint, kept for as long as the server keeps it."""
 
     def __init__(self, address: str, era: Era) -> None:
         host, _, port = address.removeprefix("http://").partition(":")
@@ -136,7 +136,7 @@ class Http:
         self._socket.sendall(b"%s%d\r\n\r\n%s" % (head, len(document), document))
 
     def _has_ended(self) -> bool:
-        """Whether the server has closed the connection meanwhile: hypercorn does after 5 s without a request."""
+        """Whether the server has closed the connection meanwhile, as it does after a time without a request."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:

@@ -2,27 +2,33 @@
 
 The tool is hearth's `gpio_set` as its clients see it (name, both schemas, an answer of the same form), with the same
 validation of its arguments, and sets a number in a dictionary. The server object is the SDK's own, over the SDK's own
-stdio streams, or its own streamable HTTP under hypercorn. Nothing here is hearth's but the words of the tool.
+stdio streams, or its own streamable HTTP. Nothing here is hearth's but the words of the tool, and the HTTP server under
+the SDK's application: so the difference between the two is MCP's alone.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import mcp_types as types
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from starlette.applications import Starlette
 from starlette.routing import Route
+
+from hearth.actors.bridges.http.app import Hosts
+from hearth.actors.bridges.http.listener import HttpListener
+from hearth.actors.listeners import tcp
+from hearth.actors.listeners.accept import ConnectionLimiter
+from hearth.config.listen import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,24 +83,34 @@ async def _stdio() -> None:
 async def _http() -> None:
     sessions = StreamableHTTPSessionManager(bare_server())
 
-    class Endpoint:
+    class Mcp:
         """An instance, so that Starlette takes it for an application."""
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             await sessions.handle_request(scope, receive, send)
 
     @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+    async def opened() -> AsyncIterator[Starlette]:
         async with sessions.run():
-            yield
+            yield Starlette(routes=[Route("/mcp", Mcp(), methods=["GET", "POST", "DELETE"])])
 
-    app = Starlette(routes=[Route("/mcp", Endpoint(), methods=["GET", "POST", "DELETE"])], lifespan=lifespan)
-    config = Config()
-    config.bind = ["127.0.0.1:0"]
-    config.errorlog = None
+    listener = HttpListener(
+        tcp.bind("http", Endpoint("127.0.0.1", 0)),
+        None,
+        opened,
+        handshake_timeout=math.inf,
+        send_timeout=30,
+        report=lambda *_: None,
+        count=lambda _carrier: nullcontext(),
+        hosts=Hosts((), (), encrypted=False),
+    )
+
+    async def no_session(*_: object, **__: object) -> None:
+        raise AssertionError("no WebSocket is offered")
+
     async with trio.open_nursery() as nursery:
-        (address,) = await nursery.start(serve, app, config)
-        sys.stderr.write(f"floor: listening on {address}\nfloor: ready on {address}\n")
+        nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(100), no_session)
+        sys.stderr.write(f"floor: listening on {listener.address}\nfloor: ready on {listener.address}\n")
         sys.stderr.flush()
 
 

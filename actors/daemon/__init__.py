@@ -685,7 +685,7 @@ def serves_mcp(config: Config) -> bool:
     section = config.http
     if section.listen is None:
         return False
-    if any(find_spec(name) is None for name in ("hypercorn", "starlette", "prometheus_client")):
+    if any(find_spec(name) is None for name in ("starlette", "prometheus_client")):
         raise ConfigError("[http] listen: the HTTP server is not installed; pip install 'hearthd[http]'")
     installed = find_spec("mcp") is not None
     if section.mcp and not installed:

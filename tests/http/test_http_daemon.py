@@ -22,7 +22,7 @@ from hearth.errors import ConfigError
 HTTP = '[http]\nlisten = "127.0.0.1:0"\n'
 REPORTING = """
 import atexit, sys
-modules = ("hypercorn", "starlette", "mcp", "mcp_types", "pydantic", "anyio", "prometheus_client", "h2")
+modules = ("starlette", "mcp", "mcp_types", "pydantic", "anyio", "prometheus_client", "uvicorn")
 atexit.register(lambda: print("loaded:", *(name for name in modules if name in sys.modules), file=sys.stderr))
 from hearth.actors.daemon import main
 main()
@@ -69,7 +69,7 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(tmp_pa
     assert not daemon.serves_mcp(plain)
     with pytest.raises(ConfigError, match=r"\[http\] mcp: .* pip install 'hearthd\[mcp\]'"):
         daemon.serves_mcp(asked)
-    absent.add("hypercorn")
+    absent.add("starlette")
     with pytest.raises(ConfigError, match=r"\[http\] listen: .* pip install 'hearthd\[http\]'"):
         daemon.serves_mcp(plain)
     assert not daemon.serves_mcp(configured(tmp_path, http=HttpConfig()))

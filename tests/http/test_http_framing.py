@@ -1,18 +1,12 @@
 """Where a request ends and how long it may be: the same answer wherever its bytes are cut into segments."""
 
-from contextlib import asynccontextmanager, nullcontext
-
 import h11
 import pytest
 import trio
 from hypothesis import given, settings, strategies as st
-from support.http import LISTEN, Raw, passes
+from support.http import Raw, hosting, port_of
 
-from hearth.actors.bridges.http.app import Hosts
-from hearth.actors.bridges.http.listener import HttpListener
 from hearth.actors.bridges.http.server import FRAMING_EACH, HEADER_BYTES, Framing
-from hearth.actors.listeners import tcp
-from hearth.actors.listeners.accept import ConnectionLimiter
 
 BOUND = HEADER_BYTES
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -33,21 +27,8 @@ async def counts(_scope, receive, send):
 
 @pytest.fixture
 async def connect():
-    @asynccontextmanager
-    async def server():
-        yield counts
-
-    listener = HttpListener(
-        tcp.bind("http", LISTEN), None, server, handshake_timeout=30, send_timeout=30, report=lambda *_: None,
-        count=nullcontext, hosts=Hosts((), (), encrypted=False),
-    )  # fmt: skip
-    port = int(listener.address.rpartition(":")[2])
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(100), None)
-        yield lambda: Raw.connect(port)
-        await passes(lambda: not listener._connections)
-        nursery.cancel_scope.cancel()
-    listener.close()
+    async with hosting(counts) as listener:
+        yield lambda: Raw.connect(port_of(listener))
 
 
 def padded(before, after, length):

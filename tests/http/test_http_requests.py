@@ -380,7 +380,7 @@ async def test_an_answer_tells_nothing_of_what_serves_it(server) -> None:
         for how in (ALICE, {"Authorization": "Bearer x"}):
             answer = await server.ask("GET", path, **how)
             assert not {"server", "x-powered-by", "via"} & set(answer.headers)
-            assert b"hypercorn" not in answer.body
+            assert b"h11" not in answer.body
             assert b"Traceback" not in answer.body
 
 

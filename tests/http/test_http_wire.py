@@ -1,14 +1,12 @@
 """HTTP/1.1 on one connection, with applications that do what they must not, and the rule of names by itself."""
 
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from support.http import LISTEN, Raw, passes
+from support.http import Raw, hosting, listener_of, passes, port_of
 
 from hearth.actors.bridges.http.app import Hosts, HttpProblem
-from hearth.actors.bridges.http.listener import HttpListener
-from hearth.actors.listeners import tcp
 from hearth.actors.listeners.accept import ConnectionLimiter
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": []}
@@ -16,36 +14,11 @@ PIECE = {"type": "http.response.body", "body": b"piece", "more_body": True}
 LAST = {"type": "http.response.body", "body": b"last"}
 
 
-def listening(app, send_timeout=5):
-    """The listener, with this application for all requests."""
-
-    @asynccontextmanager
-    async def server():
-        yield app
-
-    return HttpListener(
-        tcp.bind("http", LISTEN),
-        None,
-        server,
-        handshake_timeout=5,
-        send_timeout=send_timeout,
-        report=lambda *_: None,
-        count=nullcontext,
-        hosts=Hosts((), (), encrypted=False),
-    )
-
-
 @asynccontextmanager
 async def serving(app):
     """It is open; yields a way to connect."""
-    listener = listening(app)
-    port = int(listener.address.rpartition(":")[2])
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(100), None)
-        yield lambda: Raw.connect(port)
-        await passes(lambda: not listener._connections)
-        nursery.cancel_scope.cancel()
-    listener.close()
+    async with hosting(app) as listener:
+        yield lambda: Raw.connect(port_of(listener))
 
 
 async def test_an_application_that_breaks_in_the_middle_of_an_answer_ends_the_connection(caplog) -> None:
@@ -123,11 +96,11 @@ async def test_a_reader_that_stalls_does_not_hold_up_the_end() -> None:
             await send({**PIECE, "body": b"x" * 1_000_000})
             sent += 1
 
-    listener = listening(app, send_timeout=30)
+    listener = listener_of(app)
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as accepting:
             accepting.start_soon(listener.accept_all, connections, ConnectionLimiter(100), None)
-            raw = await Raw.connect(int(listener.address.rpartition(":")[2]), receive_buffer=4096)
+            raw = await Raw.connect(port_of(listener), receive_buffer=4096)
             await raw.send(raw.request("GET", "/"))
             before = -1
             while before != sent or not sent:

@@ -26,7 +26,7 @@ IDLE_TTL = 5
 SHUTDOWN_GRACE = 10
 ENDS_WITHIN = 20.0
 """Seconds from SIGTERM to the end: `shutdown_grace_s`, and as much again for what is due to connections and the log."""
-HTTP = all(find_spec(name) is not None for name in ("hypercorn", "starlette", "mcp", "prometheus_client"))
+HTTP = all(find_spec(name) is not None for name in ("starlette", "mcp", "prometheus_client"))
 """Whether the extra `mcp` is installed; without it nobody calls over HTTP."""
 
 LIMITS = f"""

@@ -1,39 +1,22 @@
-"""HTTP servers for agent cards on real sockets: the daemon's own routes under hypercorn, and hostile ones by hand."""
+"""HTTP servers for agent cards on real sockets: the daemon's own routes, and hostile ones by hand."""
 
 from __future__ import annotations
 
-import socket
 from contextlib import asynccontextmanager
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve
 from starlette.applications import Starlette
+from support import http
+
+from hearth.actors.listeners.tls import Certificates
 
 
 @asynccontextmanager
 async def hosting(routes, *, certificate=None):
-    """Serves Starlette routes over hypercorn's Trio worker on a port of its own; gives the base URL."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    config = Config()
-    config.bind = [f"fd://{listening.detach()}"]
-    config.accesslog = config.errorlog = None
-    config.graceful_timeout = 1
-    if certificate is not None:
-        config.certfile, config.keyfile = map(str, certificate)
-    over = trio.Event()
-    async with trio.open_nursery() as nursery:
-
-        async def run(*, task_status):
-            await serve(
-                Starlette(routes=routes), config, shutdown_trigger=over.wait, task_status=task_status, mode="asgi"
-            )
-
-        (bound,) = await nursery.start(run)
-        try:
-            yield bound if certificate is None else bound.replace("http://", "https://")
-        finally:
-            over.set()
+    """Serves Starlette routes on a port of its own; gives the base URL."""
+    certificates = None if certificate is None else Certificates("http", *certificate, None, client="none")
+    async with http.hosting(Starlette(routes=routes), certificates=certificates) as listener:
+        yield listener.address
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext
 from typing import NamedTuple
 
 import trio
@@ -16,6 +16,10 @@ from support import waiting
 from support.users import ordinary_user
 from support.world import Listening, listening, running, simulated
 
+from hearth.actors.bridges.http.app import Hosts
+from hearth.actors.bridges.http.listener import HttpListener
+from hearth.actors.listeners import tcp
+from hearth.actors.listeners.accept import ConnectionLimiter
 from hearth.config.listen import Endpoint, HttpConfig
 from hearth.config.model import PolicyConfig
 from hearth.policy.principal import from_token
@@ -270,6 +274,41 @@ async def served(directory, http=None, *, policy=POLICY, **limits):
     async with running(world), listening(world, directory, HttpServer) as server:
         server.open(world.config)
         yield server
+
+
+def listener_of(app, *, certificates=None, send_timeout=30):
+    """hearth's HTTP listener on a port of its own, with this ASGI application for all requests."""
+
+    @asynccontextmanager
+    async def opened():
+        yield app
+
+    return HttpListener(
+        tcp.bind("http", LISTEN),
+        certificates,
+        opened,
+        handshake_timeout=30,
+        send_timeout=send_timeout,
+        report=lambda *_: None,
+        count=nullcontext,
+        hosts=Hosts((), (), encrypted=certificates is not None),
+    )
+
+
+@asynccontextmanager
+async def hosting(app, **how):
+    """`listener_of` while it accepts; it ends once its connections have."""
+    with closing(listener_of(app, **how)) as listener:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.accept_all, nursery, ConnectionLimiter(100), None)
+            yield listener
+            await passes(lambda: not listener._connections)
+            nursery.cancel_scope.cancel()
+
+
+def port_of(listener):
+    """The port that a listener is bound to."""
+    return int(listener.address.rpartition(":")[2])
 
 
 async def passes(ready):
