@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -109,6 +110,19 @@ async def test_the_page_loads_nothing_from_elsewhere_and_has_no_script_in_its_te
     assert "style=" not in page
     for path, (_, content) in FILES.items():
         assert "/vendor/" in path or b"innerHTML" not in content, path
+
+
+VENDORED = {
+    "LICENSE.uPlot.txt": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+"""SHA-256 of what is not hearth's: `npm pack uplot@1.6.32`, its LICENSE and the two of its dist/."""
+
+
+def test_what_is_vendored_is_the_published_file_with_its_licence() -> None:
+    vendor = dashboard.FOLDER / "vendor"
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vendor.iterdir()} == VENDORED
 
 
 async def test_without_the_page_neither_it_nor_its_websocket_is_there(serve) -> None:

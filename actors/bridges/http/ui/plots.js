@@ -1,9 +1,10 @@
 /** Plots of series: uPlot for quantities, a small canvas for the level of a line or a signal. Each has a sentence and a table beside it. */
 
-import uPlot from "./vendor/uPlot.esm.js";
-
 import { clock, figure, make, say } from "./dom.js";
 import { summary } from "./model.js";
+
+/** Its minified form is a plain script, which the page loads before its modules. */
+const { uPlot } = globalThis;
 
 const HEIGHT = 120;
 const TABLE_ROWS = 20;
