@@ -12,7 +12,7 @@ from hearth._util.text import LONGEST_COMPARED, MOST_COMPARED
 from hearth.actors import admission, attestation, connection, loop, observe, refusals, send_queue
 from hearth.actors.approval import plans
 from hearth.actors.bridges.amqp.connection import BrokerSettings
-from hearth.actors.bridges.http import connection as http_connection, listener
+from hearth.actors.bridges.http import connection as http_connection, server
 from hearth.actors.bus import outputs_file
 from hearth.actors.listeners import accept, tcp, websocket, websocket_stream as wire
 from hearth.amqp.connection import LONGEST_FRAME
@@ -76,10 +76,10 @@ def bound(row: str) -> list[float]:
         ("A frame of a broker", [LONGEST_FRAME / KIB]),
         ("A delivery of a broker", [AMQP.body / MIB, AMQP.properties / KIB]),
         ("A silent broker", [BrokerSettings().heartbeat]),
-        ("An HTTP request's line and headers", [listener.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
+        ("An HTTP request's line and headers", [server.HEADER_BYTES / KIB, LIMITS.handshake_timeout_s]),
         (
             "The framing of an HTTP body: chunk lines, extensions, trailers",
-            [listener.HEADER_BYTES / KIB, listener.FRAMING_EACH],
+            [server.HEADER_BYTES / KIB, server.FRAMING_EACH],
         ),
         ("An HTTP request's body", [LIMITS.max_document_bytes / MIB, LIMITS.send_timeout_s]),
         ("An idle HTTP connection", [http_connection.KEEP_ALIVE]),

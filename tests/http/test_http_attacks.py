@@ -1,4 +1,4 @@
-"""Hostile and odd requests, with what each is answered and whether the connection lives on; no request is read two ways."""
+"""Hostile and odd requests: what each is answered, and whether the connection lives on."""
 
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def chunked(body, more=b""):
     return post(b"Transfer-Encoding: chunked\r\n" + more, body)
 
 
-SIZE_IN_HEX = b"f" * 21
+CALLED = b"Expect: 100-continue\r\nContent-Length: 5\r\n"
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: "
 
 ATTACKS = {
@@ -85,7 +85,7 @@ ATTACKS = {
     "a chunk size with a prefix": Attack(chunked(b"0x5\r\nhello\r\n0\r\n\r\n") + OTHER, [400]),
     "a chunk size with a sign": Attack(chunked(b"+5\r\nhello\r\n0\r\n\r\n") + OTHER, [400]),
     "a negative chunk size": Attack(chunked(b"-1\r\nx\r\n0\r\n\r\n") + OTHER, [400]),
-    "a chunk size of 21 digits": Attack(chunked(SIZE_IN_HEX + b"\r\nx"), [400]),
+    "a chunk size of 21 digits": Attack(chunked(b"f" * 21 + b"\r\nx"), [400]),
     "a chunk longer than its size": Attack(chunked(b"5\r\nhelloXX0\r\n\r\n") + OTHER, [400]),
     "a chunk without its end": Attack(chunked(b"5\r\nhel"), [400], hangs_up=True),
     "a chunk of lines that end in LF": Attack(chunked(b"5\nhello\n0\n\n"), [400], hangs_up=True),
@@ -106,8 +106,8 @@ ATTACKS = {
     "half-closed after a request": Attack(get(), [SEEN], hangs_up=True),
     "half-closed after three": Attack(get() + OTHER + get(), [SEEN, SEEN_OTHER, SEEN], hangs_up=True),
     # Expect.
-    "a body that waits to be called": Attack(post(b"Expect: 100-continue\r\nContent-Length: 5\r\n"), [100, 400], hangs_up=True),
-    "one that does not wait": Attack(post(b"Expect: 100-continue\r\nContent-Length: 5\r\n", b"hello"), [FIVE], stays=True),
+    "a body that waits to be called": Attack(post(CALLED), [100, 400], hangs_up=True),
+    "one that does not wait": Attack(post(CALLED, b"hello"), [FIVE], stays=True),
     "another expectation": Attack(post(b"Expect: coffee\r\nContent-Length: 5\r\n", b"hello"), [FIVE], stays=True),
     # Targets and methods.
     "the absolute form": Attack(get(line=b"GET http://localhost/ HTTP/1.1"), [b"GET http://localhost/ 0"], stays=True),
@@ -146,7 +146,9 @@ async def tells(scope, receive, send):
         body, more = body + message["body"], message["more_body"]
     told = f"{scope['method']} {scope['path']} {len(body)}".encode()
     headers = [(b"content-length", b"%d" % len(told))]
-    await send({"type": "http.response.start", "status": 405 if scope["method"] == "CONNECT" else 200, "headers": headers})
+    await send(
+        {"type": "http.response.start", "status": 405 if scope["method"] == "CONNECT" else 200, "headers": headers}
+    )
     await send({"type": "http.response.body", "body": told})
 
 
@@ -184,7 +186,9 @@ async def test_each_attack_has_its_answer_and_leaves_no_other_request_behind(con
 # --- disconnects ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [b"", OTHER, OTHER[:10]], ids=["alone", "a request behind it", "half a request behind it"])
+@pytest.mark.parametrize(
+    "more", [b"", OTHER, OTHER[:10]], ids=["alone", "a request behind it", "half a request behind it"]
+)
 async def test_a_stream_ends_when_its_reader_leaves_in_the_middle(more) -> None:
     heard, served = [], []
 
@@ -237,7 +241,7 @@ async def test_a_refused_body_is_not_called_for() -> None:
         await send({"type": "http.response.body"})
 
     async with hosting(refuses) as listener, await Raw.connect(port_of(listener)) as raw:
-        await raw.send(post(b"Expect: 100-continue\r\nContent-Length: 5\r\n"))
+        await raw.send(post(CALLED))
         assert (await raw.head()).status == 413
         assert await raw.ended() == b""
 

@@ -6,9 +6,10 @@ application for each. Nothing else is queued: an application's `receive` takes i
 for `_read` with that. Both wait in `_changed`, which is unparked after every change of what they look at; they look and
 park without a checkpoint between, so no change is missed.
 
-States of a request are those of h11. `_body_due`: the end of the body has not been taken. `_cut`: no more of this answer
-is sent, because the peer broke HTTP or the connection; sends then do nothing, and `receive` says http.disconnect. An
-answer whose rest is unread closes the connection, and so does everything that h11 does not call reusable.
+The states of a request are h11's, and two more. `_body_due`: the end of the body has not been taken. `_cut`: no more of
+this answer is sent, because the peer broke HTTP or the connection; sends then do nothing, and `receive` says
+http.disconnect. A request whose body is not here in full when its answer ends closes the connection, as does everything
+after which h11 takes no other one.
 
 Cancellation: each wait of `receive`, and the wait for the turn to send, may be cancelled, and nothing is lost. A send
 that has begun is shielded from its request; only `PeerConnection.cut` ends it. An exception of the application ends its
@@ -226,7 +227,7 @@ class HttpConnection:
             }
             answer = partial(self._app, scope, self._receive, self._send)
             await contain(f"a request of {self._connection.peer}", answer, lambda _error: None)
-            if self._answering and self._http.our_state is h11.SEND_RESPONSE and not self._ended:
+            if self._answering() and self._http.our_state is h11.SEND_RESPONSE and not self._ended:
                 await self._refuse(500)
             if not self._reusable():
                 return False
@@ -252,27 +253,30 @@ class HttpConnection:
         self._changed.unpark_all()
         return event
 
+    def _body(self) -> bytes:
+        """Return what has come of the body since the last time. Raises RemoteProtocolError."""
+        body = b""
+        while self._body_due and (event := self._take()) is not h11.NEED_DATA:
+            body += event.data if isinstance(event, h11.Data) else b""
+        return body
+
     def _reusable(self) -> bool:
         try:
             # The application may have left a body that is there. One that is still coming is not waited for.
-            while self._body_due and self._take() is not h11.NEED_DATA:
-                pass
+            self._body()
             self._framing.start_next_cycle()
         except h11.ProtocolError:
             return False
         return not self._cut
 
-    @property
     def _answering(self) -> bool:
         return not self._cut and self._http.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
 
     async def _receive(self) -> Message:
         """See ASGI: the request's body as it comes, then the end of the peer or of the answer."""
-        while self._body_due and self._answering:
-            body = b""
+        while self._body_due and self._answering():
             try:
-                while self._body_due and (event := self._take()) is not h11.NEED_DATA:
-                    body += event.data if isinstance(event, h11.Data) else b""
+                body = self._body()
             except h11.RemoteProtocolError as error:
                 await self._refuse(error.error_status_hint)
                 break
@@ -282,7 +286,7 @@ class HttpConnection:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
             else:
                 await self._changed.park()
-        while self._answering and not self._ended:
+        while self._answering() and not self._ended:
             await self._changed.park()
         return {"type": "http.disconnect"}
 
@@ -320,12 +324,16 @@ class HttpConnection:
                 return
             held, self._held = self._held, []
             data = b"".join(filter(None, map(self._bytes_of, (*held, *events))))
-            with trio.CancelScope(shield=True) as self._connection.sending:
-                try:
-                    await self._stream.send_all(data)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    self._cut = True
-                    self._connection.close_within(GRACE)
+            sent = False
+            with (
+                trio.CancelScope(shield=True) as self._connection.sending,
+                suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+            ):
+                await self._stream.send_all(data)
+                sent = True
+            if not sent:
+                self._cut = True
+                self._connection.close_within(GRACE)
         self._changed.unpark_all()
 
     def _bytes_of(self, event: h11.Event) -> bytes | None:
