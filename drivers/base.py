@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from hearth.errors import DeviceError
 
-# --- wakeup -----------------------------------------------------------------------------------------------------------
-#
 # The bridge by which asynchronous input in a driver reaches a waiting step: a task that does not run on the bus. A
 # Wakeup holds no state: the waiters check the state of its owner. It may be woken from the Trio thread and from a bus's
 # own thread alike, and never loses a wakeup. `DeviceGone` is the one state that drivers share: the device is gone.
@@ -99,8 +97,6 @@ class DeviceGone:
         assert self._error is not None
         raise self._error
 
-
-# --- base -------------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

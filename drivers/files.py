@@ -307,8 +307,6 @@ def _entry(directory: int, name: bytes) -> dict[str, Any]:
     return entry
 
 
-# --- changing a file as a whole ---------------------------------------------------------------------------------------
-#
 # The calls beneath `FileDriver`, given the descriptor of the file's directory: temporary files, flushing and the
 # translation of OSError. Every name is a last component used without following links; the guard has checked the
 # directory before.

@@ -311,8 +311,6 @@ class Launcher:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
 
-    # --- requests -----------------------------------------------------------------------------------------------------
-
     def _serve(self) -> bool:
         """Answer one request; return False at the end of the requests."""
         message = _received(self._line)
@@ -375,8 +373,6 @@ class Launcher:
         self._programs[pid] = LaunchedProgram(slot, pid, template, ours, failure)
         return {"pid": pid}
 
-    # --- in the program's process -------------------------------------------------------------------------------------
-
     def _become(
         self, name: str, template: ExecTemplate, argv: list[str], slot: int, descriptors: tuple[int, int, int]
     ) -> NoReturn:
@@ -413,8 +409,6 @@ class Launcher:
             self._guard.enforce(own)
         if launcher == os.getppid():
             os.execve(argv[0], argv, environ)
-
-    # --- their ends ---------------------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
         """Reap all children that have ended: a leader only once its group was killed."""

@@ -95,8 +95,6 @@ def wrong(pointer: str, reason: str, **more: Any) -> InvalidParams:
     return InvalidParams(f"{pointer or 'args'}: {reason}", data={"path": pointer, "reason": reason, **more})
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
-
 MOST_HEX = 256
 """Bytes up to which a result has them in hex, too. Longer ones have no `hex`: a part could be taken for the whole."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")

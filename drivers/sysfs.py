@@ -106,9 +106,6 @@ class SensorClass:
     channels: Callable[[SensorDevice], Iterator[SensorChannel]]
 
 
-# --- attributes, and the names of devices -----------------------------------------------------------------------------
-
-
 def attributes(folder: Path) -> list[str]:
     """Return the attributes of a device, those of a kind in the order of their numbers. Raises OSError."""
     found = (entry.name for entry in folder.iterdir())
@@ -237,7 +234,6 @@ def _address(bus: str, device: str) -> str:
     return f"{bus}-{device}"
 
 
-# --- hwmon: monitoring chips, with their own limits and alarms --------------------------------------------------------
 # Copies of thermal zones and power supplies appear in this class too; they are read in their own classes.
 
 _HWMON: Mapping[str, tuple[str, str, Fraction]] = {
@@ -281,7 +277,6 @@ def chip_channels(device: SensorDevice) -> Iterator[SensorChannel]:
             yield SensorChannel(name, device.at / name, "alarm", "boolean", label=label, of=of)
 
 
-# --- IIO: converters, environment and motion sensors ------------------------------------------------------------------
 # A count for which the kernel gives no scale stays a count, in the unit "raw".
 
 IIO_QUANTITIES: dict[str, tuple[str, str, Fraction]] = {
@@ -417,8 +412,6 @@ def _trigger_rate(at: Path) -> Path | None:
     return trigger / "sampling_frequency" if trigger and (trigger / "sampling_frequency").exists() else None
 
 
-# --- counter: pulses and the positions of encoders --------------------------------------------------------------------
-
 GATE_S = 0.25
 """The time for which pulses are counted for a rate, which so has steps of 4 hertz."""
 
@@ -451,8 +444,6 @@ def counter_channels(device: SensorDevice) -> Iterator[SensorChannel]:
         rate = evolve(count, name=f"{name}_rate", kind="frequency", unit="hertz", limits={}, gate_s=GATE_S)
         yield evolve(rate, description=told)
 
-
-# --- thermal, power_supply, powercap ----------------------------------------------------------------------------------
 
 _TRIPS = {"critical": "crit", "hot": "hot", "passive": "passive", "active": "active"}
 
@@ -555,8 +546,6 @@ def domain_channels(device: SensorDevice) -> Iterator[SensorChannel]:
             told = _COUNTS_UP if kind == "energy" else None
             yield SensorChannel(kind, device.at / name, kind, unit, _MICRO, limits=limits, description=told)
 
-
-# --- all classes ------------------------------------------------------------------------------------------------------
 
 CLASSES: Mapping[str, SensorClass] = {
     "hwmon": SensorClass(monitoring_chips, chip_channels),

@@ -218,8 +218,6 @@ def _address(address: str, netmask: str | None) -> dict[str, Any] | None:
     return {"family": f"ipv{found.version}", "address": str(found), "prefix": bits}
 
 
-# --- thermal ----------------------------------------------------------------------------------------------------------
-#
 # Temperatures and the machine's reactions to them, from /sys: zones, chips' temperatures, cooling devices, and
 # throttling of the processor. It sets nothing, and reads no alarm that reading would clear. Single quantities by
 # lasting names are in `hearth.drivers.iio.kernel`.
@@ -311,8 +309,6 @@ def _firmware_flags(sys: Path) -> int | None:
             return None
     return None
 
-
-# --- system -----------------------------------------------------------------------------------------------------------
 
 MAX_ROWS = 256
 """Most interfaces or file systems in one answer; a container host can have thousands."""

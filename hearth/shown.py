@@ -107,9 +107,6 @@ def prose(text: str) -> str:
     return _quoted(text, _keeps_in_prose)
 
 
-# --- steps ------------------------------------------------------------------------------------------------------------
-
-
 def _call(step: Mapping[str, Any], schema: Schema) -> str:
     return f"{_name(step['tool'])} {_members(step.get('args') or {}, schema)}".rstrip()
 
@@ -141,9 +138,6 @@ def _time(milliseconds: Any) -> str:
     if type(milliseconds) is int and milliseconds >= 1000 and milliseconds % 1000 == 0:
         return f"{milliseconds // 1000} s"
     return f"{_value(milliseconds, _ANY)} ms"
-
-
-# --- values -----------------------------------------------------------------------------------------------------------
 
 
 def _members(values: Mapping[str, Json], schema: Schema = _ANY) -> str:
@@ -208,8 +202,6 @@ def _keeps(one: str) -> bool:
         and one not in BLANK_LETTERS
     )
 
-
-# --- rows -------------------------------------------------------------------------------------------------------------
 
 _WHOLE: Final = re.compile(r"(?:[^\\]|\\(?:x..|u.{4}|U.{8}|[^xuU]))*")
 

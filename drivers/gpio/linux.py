@@ -240,8 +240,6 @@ class EdgePump:
             os.close(self._wakeup)
 
 
-# --- the chip ---------------------------------------------------------------------------------------------------------
-
 _STATES = frozenset({0, 1, "input"})
 
 
@@ -289,8 +287,6 @@ class LinuxGpio(BaseDriver):
             return style_of(find_chip(self.label, self._wanted_path).name)
         except DeviceError:
             return Style.THREAD
-
-    # --- the device ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Find the chip and open it; drive the lines that have an `initial` level, if not halted, and touch no other.
@@ -352,8 +348,6 @@ class LinuxGpio(BaseDriver):
             "lines": found.lines if found is not None else len(self._specs),
             "style": self.style.value,
         }
-
-    # --- transactions -------------------------------------------------------------------------------------------
 
     def held(self) -> list[int]:
         """Return the lines that this driver has requested, which a read does not change."""
@@ -458,8 +452,6 @@ class LinuxGpio(BaseDriver):
         cell = self._cells[line]
         if not cell.edges.watches:
             cell.line.release()
-
-    # --- lines --------------------------------------------------------------------------------------------------
 
     def _refuse(self, line: int) -> NoReturn:
         """Raise the error for a line that `_cells` does not have: the slow path."""

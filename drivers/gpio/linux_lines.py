@@ -91,8 +91,6 @@ class KernelLine:
         self._inputs: dict[EdgeKind | None, LineSettings] = {}
         self._outputs: dict[LineState, LineSettings] = {}
 
-    # --- state --------------------------------------------------------------------------------------------------------
-
     @property
     def state(self) -> LineState:
         """Return the state of a requested line: driven by us, found as an output, or an input."""
@@ -102,8 +100,6 @@ class KernelLine:
     def listens(self) -> bool:
         """True if the kernel can report this line's edges: it is ours, and an input."""
         return self.request is not None and self.state == "input"
-
-    # --- system calls -------------------------------------------------------------------------------------------
 
     def claim(self, target: LineState | None = None, edge: EdgeKind | None = None) -> LineState:
         """Request the line, which is not ours yet, and return its former state; afterwards it may be read.
@@ -165,8 +161,6 @@ class KernelLine:
         if request is not None:
             request.release()
 
-    # --- settings -----------------------------------------------------------------------------------------------------
-
     def _input(self, edge: EdgeKind | None) -> LineSettings:
         settings = self._inputs.get(edge)
         if settings is None:
@@ -190,8 +184,6 @@ class KernelLine:
                 output_value=Value.ACTIVE if level else Value.INACTIVE,
             )
         return settings
-
-    # --- refusals -----------------------------------------------------------------------------------------------
 
     @contextmanager
     def refusals(self, what: str, effect: Effect) -> Iterator[None]:

@@ -300,8 +300,6 @@ def gpio_tools(board: Board) -> list[Tool]:
     ]
 
 
-# --- the state of a chip: its lines, its transactions, and the pulses under way on it ---------------------------------
-#
 # One rule: a pulse leaves its line as it was before it, however many overlap; and a set of a pulsed line takes
 # precedence. Tables are computed before the first step, so that a gpio.set only looks up.
 

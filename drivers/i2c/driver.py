@@ -253,8 +253,6 @@ def not_open(bus: int) -> DeviceError:
     return DeviceError(f"i2c bus {bus}: the bus is not open", effect="none", data={"bus": bus})
 
 
-# --- the probes of a scan ---------------------------------------------------------------------------------------------
-#
 # The choice of a probe for each address, and the list of addresses that are not probed: a table, used by every driver.
 # No probe on I2C is harmless. The choice is that of the common tool for it, i2cdetect: a quick write (an address and
 # nothing more) is safest for most chips; but some EEPROMs take it as the beginning of a write, and some protect

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from hearth.drivers.registers import RegWidth
 
-# --- i2c errors -------------------------------------------------------------------------------------------------------
-#
 # The translation from OSError to hearth's errors: each with its errno's name, its place, its cure where there is one,
 # and the effect that can be proven: "none" only where no device can have taken more than a register's number. The
 # meanings are those of the kernel's fault codes (Documentation/i2c/fault-codes.rst); adapters differ in how closely
@@ -108,8 +106,6 @@ def gone(bus: int, path: str, *, effect: Effect) -> DeviceError:
         data={"bus": bus, "path": path, "errno": "ENODEV"},
     )
 
-
-# --- i2c node ---------------------------------------------------------------------------------------------------------
 
 SYS = Path("/sys")
 DEV = Path("/dev")

@@ -45,7 +45,7 @@ class FoundAdapter(FoundDevice):
 
 def functionality(path: str) -> tuple[str, ...] | None:
     """Return an adapter's functions by the kernel's names, None if it cannot be opened; the bus is not used."""
-    from hearth.drivers.i2c.linux import functions_of
+    from hearth.drivers.i2c.smbus import functions_of
 
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from hearth.drivers.i2c.driver import Addresses
     from hearth.drivers.registers import Outcome, RegWidth
 
-# --- devices ----------------------------------------------------------------------------------------------------------
-#
 # The devices on a simulated I2C bus, byte by byte as in their data sheets: a TMP102, a 24C02 and an MCP3221. A device
 # owns its registers or its memory and sees what a chip sees: START with a direction, bytes, STOP. It knows no time
 # beyond its clock, and nothing about the bus that carries the bytes.
@@ -250,8 +248,6 @@ class Mcp3221(Device):
         self._read_at += 1
         return byte
 
-
-# --- i2c --------------------------------------------------------------------------------------------------------------
 
 _PROBES: Mapping[Kind, tuple[Message, ...]] = {"quick": (Write(b""),), "receive": (Read(1),)}
 

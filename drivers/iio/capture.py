@@ -98,9 +98,6 @@ def capture(device: SensorDevice, elements: Sequence[ScanElement], node: Path, r
     )
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
 def _opened(at: Path, node: Path) -> int:
     """Open the node of a device, which keeps others from it. Raises OSError."""
     fd = os.open(node, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -264,9 +261,6 @@ def _enable(device: SensorDevice) -> None:
             f"[[iio]] in the board profile, or set one: `echo NAME | sudo tee {trigger}`",
             "EINVAL",
         ) from error
-
-
-# --- samples ----------------------------------------------------------------------------------------------------------
 
 
 def _index(at: Path, name: str) -> Fraction:

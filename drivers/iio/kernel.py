@@ -351,8 +351,6 @@ def _number(name: str, path: Path) -> Fraction:
     return found
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
-#
 # The errors for the kernel's refusals of a sensor: each names the sensor, the errno and the cure. Every one has effect
 # "none", since a reading has none.
 

@@ -21,8 +21,6 @@ from hearth._util.processes import PROC, name_of, processes, target_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# --- owners -----------------------------------------------------------------------------------------------------------
-#
 # The owner and group of a device node, by name, and if the group gives access: the part that is common to the three
 # kinds of devices. The advice differs by kind and is in the drivers.
 
@@ -90,8 +88,6 @@ def lets_group_in(node: os.stat_result) -> bool:
     return node.st_gid != 0 and node.st_mode & 0o060 == 0o060
 
 
-# --- shared -----------------------------------------------------------------------------------------------------------
-#
 # One device behind several buses: a USB adapter that has both GPIO lines and an I2C bus. This part identifies the
 # device; the bus actors make its buses take turns (see `Driver.shares`). This is needed because not every kernel driver
 # locks its own halves: hid-mcp2221 (seen in Linux 7.2) fills its one send buffer without a lock, so that a line set
@@ -111,8 +107,6 @@ def shared_device(entry: Path) -> str | None:
             return str(parent)
     return None
 
-
-# --- holders ----------------------------------------------------------------------------------------------------------
 
 _Key = TypeVar("_Key")
 

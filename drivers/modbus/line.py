@@ -139,8 +139,6 @@ class ModbusLine(BaseDriver):
         """The time of the slowest of the last answers."""
         self._fresh = True
 
-    # --- the device -----------------------------------------------------------------------------------------------
-
     def open(self) -> None:
         """Open the port. Raises DeviceError and ResourceBusy, both with effect "none"."""
         self.port.open()
@@ -173,8 +171,6 @@ class ModbusLine(BaseDriver):
         each = 2 * (3 * self._timeout_s + 2 * self._late_s + self._pause_s + NOISE_S + 2 * sending) + self._turnaround_s
         connecting = 0.0 if self._tcp is None else self._tcp.connect_s
         return 1000 * (requests * (each + 2 * (connecting + self._delay_s)) + 1)
-
-    # --- transactions ---------------------------------------------------------------------------------------------
 
     async def read(self, unit: int, table: ModbusTable, reg: int, count: int) -> tuple[int, ...]:
         """Return the values at `count` addresses of a table from `reg` on, by one request.
@@ -379,8 +375,6 @@ class ModbusLine(BaseDriver):
             pdu = self._framing.feed(data, self.port.inbox.fed_at)
             while pdu is not None:
                 pdu = self._framing.feed(b"")
-
-    # --- errors ---------------------------------------------------------------------------------------------------
 
     def _where(self, device: ModbusDevice) -> str:
         return f"modbus line {self.line}, device {device.name} (unit {device.unit})"

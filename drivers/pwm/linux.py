@@ -112,8 +112,6 @@ class _Interface(Protocol):
         """Give everything back."""
 
 
-# --- waveforms --------------------------------------------------------------------------------------------------------
-#
 # struct pwmchip_waveform and the ioctls of linux/pwm.h. A period of 0 is "off"; an inverted pulse begins late.
 
 _WAVEFORM: Final = struct.Struct("=IIQQQ")
@@ -182,8 +180,6 @@ class _Waveforms:
     def close(self) -> None:
         os.close(self._fd)
 
-
-# --- sysfs ------------------------------------------------------------------------------------------------------------
 
 _FILES: Final = ("period", "duty_cycle", "enable", "polarity")
 
@@ -287,9 +283,6 @@ class _Sysfs:
             os.write(fd, str(channel).encode("ascii"))
         finally:
             os.close(fd)
-
-
-# --- the chip ---------------------------------------------------------------------------------------------------------
 
 
 @define(eq=False)

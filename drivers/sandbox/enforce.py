@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from hearth.drivers.sandbox.plan import Access, SandboxPlan
 
-# --- report -----------------------------------------------------------------------------------------------------------
-#
 # The parts of a plan that are in force, and the reasons for the others: for the log, the audit log, health and doctor.
 
 Name: TypeAlias = Literal["user", "capabilities", "no_new_privs", "files", "devices", "network", "scopes", "syscalls"]
@@ -115,8 +113,6 @@ class SandboxReport:
         for note in self.notes:
             yield "warning", f"sandbox: {note}"
 
-
-# --- confine ----------------------------------------------------------------------------------------------------------
 
 _READ = Fs.READ_FILE | Fs.READ_DIR
 RIGHTS: Mapping[Access, Fs] = {

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hearth.drivers.linux.survey import DeviceNode
     from hearth.drivers.profile import Profile
 
-# --- programs ---------------------------------------------------------------------------------------------------------
-#
 # The files a program needs to run: the interpreter that its first bytes name, and that interpreter's own. This part
 # reads ELF headers and `#!` lines; it runs nothing. Programs that a program starts in turn cannot be known from it.
 
@@ -98,8 +96,6 @@ def _elf(head: bytes) -> Iterator[Path]:
                 yield Path(name.decode("utf-8", "surrogateescape"))
             return
 
-
-# --- plan -------------------------------------------------------------------------------------------------------------
 
 Access: TypeAlias = Literal["read", "write", "execute", "device", "list", "unlink"]
 """A kind of access beneath a path. "write" includes making and removing, "device" ioctl; "list" is the names of a
@@ -336,8 +332,6 @@ def _capabilities(tools: Collection[str]) -> Iterator[str]:
         yield "KILL"
 
 
-# --- devices ----------------------------------------------------------------------------------------------------------
-#
 # The device nodes that a board needs: exactly those of the buses it lists, or all of /dev where devices come and go.
 # GPIO chips are opened to read their labels, as the drivers do; nothing is requested.
 
@@ -398,8 +392,6 @@ def _plugged(node: Path | None, sys: Path) -> str | None:
     return "can be unplugged" if _PLUG.search(os.path.realpath(sys / f"dev/char/{number}")) else None
 
 
-# --- files of the system ----------------------------------------------------------------------------------------------
-#
 # The files that any Python program on a Linux machine reads: its interpreter and libraries, and the system's files.
 # None of them is written, and none is secret. For root, /etc is cut down to files without secrets, since no mode bits
 # keep root from the rest.

@@ -18,7 +18,8 @@ import trio
 from attrs import evolve
 
 from hearth.drivers.base import BaseDriver, Style, Wakeup
-from hearth.drivers.serial_port.settings import Inbox, ModemLines, Taken, write_timeout_s
+from hearth.drivers.serial_port.inbox import Inbox, Taken
+from hearth.drivers.serial_port.settings import ModemLines, write_timeout_s
 from hearth.errors import DeviceError, TimedOut
 
 if TYPE_CHECKING:
@@ -76,8 +77,6 @@ class FdUart(BaseDriver):
         """Return the buffer of received bytes, to wait on."""
         return self._inbox
 
-    # --- errors ---------------------------------------------------------------------------------------------------
-
     def _error(
         self, what: str, *, taken: int | None = None, number: int | None = None, effect: Effect = "none"
     ) -> DeviceError:
@@ -105,8 +104,6 @@ class FdUart(BaseDriver):
         finally:
             self._transactions -= 1
             self._idle.wake()
-
-    # --- receiving ------------------------------------------------------------------------------------------------
 
     async def pump(self) -> None:
         """Move received bytes into the inbox until the port is closed.
@@ -201,8 +198,6 @@ class FdUart(BaseDriver):
         """See `Driver.forget`."""
         self._inbox.forget(session_id)
 
-    # --- the device's functions: a subclass implements them -----------------------------------------------------------
-
     async def _get_lines(self) -> ModemLines:
         return ModemLines()
 
@@ -217,8 +212,6 @@ class FdUart(BaseDriver):
     def _unsent(self, fd: int) -> int:
         """Return the number of written bytes that have not left yet."""
         return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), "little")
-
-    # --- sending --------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes, *, timeout_s: float, drain: bool = False, reader: str = "") -> int:
         """Pass all of `data` to the kernel, in order; with `drain` wait until it has left the kernel's buffer too.
@@ -314,8 +307,6 @@ class FdUart(BaseDriver):
             inbox.overran(self._new_overruns())
             reply = inbox.take(length, until, gap_s=gap_s, partial=True, reader=reader)
             return evolve(reply, discarded=discarded)
-
-    # --- lines ----------------------------------------------------------------------------------------------------
 
     async def control(
         self, *, rts: bool | None = None, dtr: bool | None = None, break_s: float | None = None

@@ -54,8 +54,6 @@ class LinuxUart(FdUart):
         self._errors: LineErrors | None = None
         self._threads = trio.CapacityLimiter(1)
 
-    # --- opening --------------------------------------------------------------------------------------------------
-
     def open(self) -> None:
         """Open and set up the port. Raises DeviceError and ResourceBusy, both with effect "none"."""
         self._check_path()
@@ -197,8 +195,6 @@ class LinuxUart(FdUart):
             disclaim(fd)
         device.close()
 
-    # --- what the device can do -----------------------------------------------------------------------------------
-
     async def _apart(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a call that a USB device may delay in a thread; without callers there is no thread."""
         with trio.CancelScope(shield=True):
@@ -270,8 +266,6 @@ def _cure(path: str) -> str:
     return f'a udev rule must give it to a group (GROUP="dialout", MODE="0660"); `sudo usermod -aG dialout {user}`'
 
 
-# --- the terminal layer -----------------------------------------------------------------------------------------------
-#
 # Calls to Linux's terminal layer about a serial port, beside pyserial's: the ioctls and the meaning of their bits. It
 # knows no port, no bus and no policy. Every function takes a descriptor, returns at once (a USB device may delay modem
 # lines and breaks), and raises OSError.

@@ -55,8 +55,6 @@ class LinuxSpi(NodeDriver, SpiDriver):
         self.path = path
         self._fd: int | None = None
 
-    # --- opening and closing -------------------------------------------------------------------------------------
-
     def open(self) -> None:
         """Open the device, for this hearthd alone, and set its mode, word and speed.
 
@@ -109,8 +107,6 @@ class LinuxSpi(NodeDriver, SpiDriver):
     def describe(self) -> Mapping[str, Any]:
         """Return the device and its settings."""
         return self._described(driver="spidev", path=self.path)
-
-    # --- transactions --------------------------------------------------------------------------------------------
 
     def transfer(self, data: bytes) -> bytes:
         """See `SpiDriver.transfer`."""

@@ -335,9 +335,6 @@ async def _never(_ctx: StepContext, _args: Args) -> Mapping[str, Any]:
     raise AssertionError("admission takes the step that it means")
 
 
-# --- signal.list ------------------------------------------------------------------------------------------------------
-
-
 def _list_tool(signals: BoardSignals, targets: frozenset[str]) -> Tool:
     async def run(ctx: StepContext, args: Args) -> Mapping[str, Any]:
         kind, pattern = args.get("kind"), args.get("name", "*")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hearth.drivers.board import Board
     from hearth.drivers.serial_port.fd import FdUart
-    from hearth.drivers.serial_port.settings import Taken
+    from hearth.drivers.serial_port.inbox import Taken
     from hearth.drivers.uart.spec import UartSpec
 
 MAX_READ_MS = 600_000

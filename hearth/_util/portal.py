@@ -117,8 +117,6 @@ class Portal:
         """True until it has ended, or was asked to."""
         return not (self.ended or self._stopping)
 
-    # --- opening and closing ------------------------------------------------------------------------------------
-
     def open(self, root: Callable[[], AbstractAsyncContextManager[T]]) -> Wait[T]:
         """Start the thread; the outcome is what the root yields."""
         opened: Future[T] = Future()
@@ -179,8 +177,6 @@ class Portal:
         if self._nursery is None and not self._leave.is_set():
             self._scope.cancel()  # it is still opening
         self._leave.set()
-
-    # --- calls --------------------------------------------------------------------------------------------------
 
     def call(self, call: Callable[[], Awaitable[T]], lost: Callable[[T], Awaitable[object]] | None = None) -> Wait[T]:
         """Call a Trio function in the portal. `lost` takes a value that its waiter did not get.
@@ -432,9 +428,6 @@ class _EventSource(Generic[T]):
 _UNDONE = {"submit": ("cancel", "idempotency_key"), "delegate": ("abort", "message_id")}
 """Method -> the method of its result that undoes it, if the caller was cancelled and so never knew the result, and the
 argument with which a caller can come back for the result: then nothing is undone."""
-
-
-# --- the end of the program -----------------------------------------------------------------------------------------
 
 
 class _PortalThread(threading.Thread):

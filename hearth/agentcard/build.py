@@ -141,8 +141,6 @@ def _pricing(config: CardConfig, measured: Measured | None, metadata: dict[str, 
 
 
 # --- the endpoint of the card (draft §2.5)
-# --- the endpoint of the card (draft §2.5) ----------------------------------------------------------------------------
-#
 # The choice of an endpoint among the addresses where the daemon listens. Nothing is bound and no network is asked. A
 # listener on all addresses has no address of its own, and a host's name is private (§8.6): only names that the operator
 # wrote down are used.
@@ -209,8 +207,6 @@ _ALL_ADDRESSES = ("0.0.0.0", "[::]")
 
 
 # --- energy per invocation
-# --- energy per invocation --------------------------------------------------------------------------------------------
-#
 # From readings of the machine's meters and a count of invocations to a figure. Pure. It owns the choice of sensors that
 # meter the whole machine, and the sums. A figure needs a window long enough and enough invocations; the time between
 # two readings too far apart is not counted.

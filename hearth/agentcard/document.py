@@ -16,8 +16,6 @@ from typing import Any, NoReturn, TypeAlias
 
 from attrs import frozen
 
-# --- findings ---------------------------------------------------------------------------------------------------------
-#
 # The findings about a faulty card, their number, and the sentences for values of a wrong type.
 
 MAX_FINDINGS = 100

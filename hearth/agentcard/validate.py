@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# --- schemas ----------------------------------------------------------------------------------------------------------
-#
 # The check that a capability's input_schema or output_schema is a JSON Schema 2020-12 (draft-aevum-agentcard-00
 # §2.4.3). The schemas are untrusted: these are the bounds within which they are checked, and `hearth.schema` gives the
 # verdict. The meta-schema of 2020-12 is used whatever the schema's own `$schema` says; its `$ref`s are not followed.

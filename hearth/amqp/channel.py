@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from hearth.amqp.topology import Binding, Exchange, Queue
 
 
-# --- events ---------------------------------------------------------------------------------------------------------
-
-
 @frozen
 class Replied:
     """The answer to a channel's `call`."""
@@ -109,9 +106,6 @@ class ChannelEnded:
 ChannelEvent = Replied | Confirmed | MessageReturned | Delivered | DeliveryRejected | ConsumerCancelled | ChannelEnded
 
 
-# --- deliveries -----------------------------------------------------------------------------------------------------
-
-
 class Delivery:
     """A message from a queue. It knows its channel, and only through it can it be settled: once."""
 
@@ -149,9 +143,6 @@ class _Content:
     properties: commands.Basic.Properties | None = None
     body: bytearray = field(factory=bytearray)
     reason: str | None = None
-
-
-# --- the channel ----------------------------------------------------------------------------------------------------
 
 
 class ChannelState(Enum):
@@ -194,8 +185,6 @@ class AmqpChannel:
         self._last_tag = 0
         self._consumer: str | None = None
         self._content: _Content | None = None
-
-    # --- commands ---
 
     def call(self, method: Method) -> None:
         """Send a method that has an answer: it comes as Replied."""
@@ -310,8 +299,6 @@ class AmqpChannel:
     def _forget(self) -> None:
         self._answers, self._content = (), None
         self.unsettled.clear()
-
-    # --- frames of the broker ---
 
     def ended(self) -> None:
         """Mark the channel as closed: its connection is."""

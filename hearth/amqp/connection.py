@@ -156,8 +156,6 @@ class AmqpConnection:
         self._most_output = 2 * max(self.limits.body, LONGEST_FRAME)
         self._send(PROTOCOL_HEADER)
 
-    # --- output ---
-
     @property
     def pending(self) -> int:
         """Bytes to send."""
@@ -182,8 +180,6 @@ class AmqpConnection:
         if self.state is not ConnectionState.CLOSED:
             self._output += data
             self.on_output()
-
-    # --- commands ---
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat: the carrier does so when it has sent nothing for half an interval."""
@@ -212,8 +208,6 @@ class AmqpConnection:
         self._output.clear()
         if self.state is not ConnectionState.CLOSED:
             self._end(None)
-
-    # --- input ---
 
     def receive(self, data: bytes) -> list[Event]:
         """Take received bytes, b"" for the end of the stream, and return the events. Raises nothing."""

@@ -211,9 +211,6 @@ def read_steps(asked: Mapping[str, Any]) -> list[Step]:
     return made
 
 
-# --- plans that run ---------------------------------------------------------------------------------------------------
-
-
 @frozen
 class Verdict:
     """What was decided on a plan, and by what: a person, an option, the lack of a terminal."""

@@ -192,9 +192,6 @@ def _continues(last: Checkpoint, read: _ParsedAnswer) -> None:
     continues(last, read.checkpoint, read.proof or [])
 
 
-# --- the TPM's quote --------------------------------------------------------------------------------------------------
-
-
 def _verify_tpm(answer: Mapping[str, Any], read: _ParsedAnswer, enrolment: Enrolment) -> None:
     tpm, told = answer.get("tpm"), read.statement.get("tpm")
     if not isinstance(tpm, dict) or not isinstance(told, dict):

@@ -15,7 +15,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from attrs import Attribute, define, evolve, field, frozen
+from attrs import Attribute, evolve, field, frozen
 
 from hearth._util.formats import check_format
 from hearth.audit import keys
@@ -23,6 +23,7 @@ from hearth.audit.files import FORMAT, format_of, real, rotated_files, rotated_n
 from hearth.audit.notes import Checkpoint
 from hearth.audit.record import GENESIS, Head, Record, timestamp
 from hearth.audit.recovery import Recovery, recover
+from hearth.audit.reserve import Reserve
 from hearth.audit.tree import Tree, TreeFile, known
 from hearth.audit.writer import Disk, LogFailed, Writer, sync_directory, sync_names
 from hearth.errors import ConfigError
@@ -30,46 +31,6 @@ from hearth.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-# --- the reserve ------------------------------------------------------------------------------------------------------
-#
-# A file of a fixed size beside the log whose room is freed when the disk is full.
-#
-# Work that runs when a disk fills up must still be logged to its end. While the reserve is spent, the log accepts
-# nothing else; it accepts all records again once the reserve has been refilled. Blocking; used by the log alone.
-
-
-@define(eq=False)
-class Reserve:
-    """The file at `path`, of `size` bytes (0: there is none)."""
-
-    path: Path
-    size: int
-    _disk: Disk
-    held: bool = field(default=False, init=False)
-    """True while the reserve holds its room."""
-    spent: bool = field(default=False, init=False)
-    """True from when its room was freed until it is held again."""
-    problem: str | None = field(default=None, init=False)
-    """The reason for a missing reserve."""
-
-    def make(self) -> None:
-        """Make the reserve, unless it is there. Raises OSError."""
-        try:
-            if self.size:
-                self._disk.allocate(self.path, self.size)
-            else:
-                self._disk.free(self.path)
-        except OSError as error:
-            self.problem = f"{self.path}: cannot be kept: {error.strerror}; free space, or see [audit] reserve_bytes"
-            raise
-        self.held, self.spent, self.problem = self.size > 0, False, None
-
-    def spend(self) -> None:
-        """Free its room, if it is held. Raises OSError."""
-        if self.held:
-            self._disk.free(self.path)
-            self.held, self.spent = False, True
 
 
 Stamped: TypeAlias = tuple[float, Record]
@@ -308,8 +269,6 @@ class AuditLog:
         self._signed_at = chain.seq
         self.checkpoint_due = False
         self.tree_file.flush(tree)
-
-    # --- rotation, and a file that another program has touched --------------------------------------------------------
 
     def _rotate(self, at: float) -> None:
         """Give the file its rotated name and continue in a new one; if that is impossible, continue in the old one."""

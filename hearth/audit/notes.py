@@ -149,9 +149,6 @@ def continues(old: Checkpoint, new: Checkpoint, proof: Sequence[bytes]) -> None:
         raise NotAccepted("forked-log", reason) from None
 
 
-# --- requests to a witness, and proofs of one record ------------------------------------------------------------------
-
-
 def witness_request(old: int, proof: Iterable[bytes], note: str) -> str:
     """Return the body of a request to a witness (add-checkpoint)."""
     return "".join([f"old {old}\n", *(f"{_encode(each)}\n" for each in proof), "\n", note])

@@ -376,8 +376,6 @@ def _scalar(value: Any) -> bytes:
 
 
 # --- the hash chain
-# --- the hash chain ---------------------------------------------------------------------------------------------------
-#
 # `Chain` seals one record after the other. It owns the head and nothing else: no file, no clock. Each line carries
 # `prev`, the SHA-256 of the line before it (its exact bytes, without the LF), so that a line cannot be changed,
 # removed, inserted or moved without breaking every line that follows.

@@ -119,9 +119,6 @@ class Tree:
         return root
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
-
-
 def tree_path(log: Path) -> Path:
     """Return the path of the tree's file."""
     return log.with_name(f"{log.name}.tree")
@@ -279,9 +276,6 @@ def _oldest(log: Path) -> tuple[int, bytes] | None:
         for line, record in records_from(open_files(stack, log), 0):
             return record["seq"], line[:-1]
     return None
-
-
-# --- proofs -----------------------------------------------------------------------------------------------------------
 
 
 @define

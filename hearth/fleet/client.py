@@ -106,8 +106,6 @@ class FleetClient:
         # Not abandoned: a cancelled caller waits for the commit.
         return await trio.to_thread.run_sync(partial(work, *args, **named), limiter=self._limiter)
 
-    # --- for programs -------------------------------------------------------------------------------------------------
-
     async def submit(self, devices: Iterable[str], submit: TaskSubmit, *, within_s: float | None) -> list[str]:
         """Order a job from each device; return the message ids. They are stored, and go out as soon as possible.
 
@@ -212,8 +210,6 @@ class FleetClient:
                     found[device.device] = device
         return list(found.values())
 
-    # --- life ---------------------------------------------------------------------------------------------------------
-
     async def run(self) -> None:
         """Stay connected until cancelled."""
         await stay_connected(
@@ -246,8 +242,6 @@ class FleetClient:
             finally:
                 self._connection = None
                 self._notify()
-
-    # --- listening ----------------------------------------------------------------------------------------------------
 
     async def _listen(self, connection: BrokerConnection) -> None:
         arrive, arrived = trio.open_memory_channel["Delivery"](self.prefetch)
@@ -297,8 +291,6 @@ class FleetClient:
         if user is not None and isinstance(boot, str) and type(at_ms) is int:
             self._ticks[user] = l1.Tick(boot=boot, at_ms=at_ms), trio.current_time()
             self._due.set()
-
-    # --- sending ------------------------------------------------------------------------------------------------------
 
     async def _send(self, connection: BrokerConnection) -> None:
         """Publish what is due, for ever; on a new channel after a refusal: `BrokerConnection.publish` says why."""
@@ -390,8 +382,6 @@ class FleetClient:
         # A late order stays in the queue for its answer.
         more = {"expiration": str(int(left_s * 1000) + 1)} if left_s > 0 else {}
         return l1.command_message(dict(order.document), order.device, self.user, headers=terms.headers(), **more)
-
-    # --- asking -------------------------------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
         """Ask for messages of sessions that have been quiet for long."""

@@ -139,8 +139,6 @@ class OrderStore:
                 self._db.execute("ROLLBACK")
             raise OrderStoreError(f"the order store cannot be written: {error}") from None
 
-    # --- orders -------------------------------------------------------------------------------------------------------
-
     def add(self, orders: Iterable[FleetOrder]) -> None:
         """Store new orders, durably."""
         rows = [(one.message_id, one.device, orjson.dumps(one.document), one.not_after, one.made_at) for one in orders]
@@ -177,8 +175,6 @@ class OrderStore:
         """Return the events of a session, in their sequence."""
         rows = self._db.execute("SELECT message FROM events WHERE session_id = ? ORDER BY sequence", (session_id,))
         return [orjson.loads(message) for (message,) in rows]
-
-    # --- messages -----------------------------------------------------------------------------------------------------
 
     def take(self, messages: Iterable[tuple[dict[str, Any], str | None]]) -> TakenMessages:
         """Process messages, each with the user that the broker has found in it, in one durable transaction."""

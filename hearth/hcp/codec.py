@@ -85,9 +85,6 @@ _LONGEST_NAME = 60
 _COMPARED = 32
 
 
-# --- the types that only messages have --------------------------------------------------------------------------------
-
-
 class _Filled(Text):
     """A string of at least one character: an empty name names nothing."""
 
@@ -254,8 +251,6 @@ def _write_timestamp(instant: datetime | None) -> str:
     return ELIDED if instant is None else write_instant(instant)
 
 
-# --- HCP's tables (L1 to L4): which members a payload has, which it needs, and their types ----------------------------
-#
 # Shape only. Whether a capability exists, a schema is valid, or a session is the sender's is checked elsewhere.
 
 _NAME = _Filled('"bench-climate-survey"', limit=200)

@@ -54,9 +54,6 @@ MOST_SHOWN: Final = 160
 """Characters of an operation in messages and on record."""
 
 
-# --- exceptions for capability functions ------------------------------------------------------------------------------
-
-
 class StepFailed(HearthError):
     """A step that failed, raised by `job.run` and `job.submit`.
 
@@ -116,9 +113,6 @@ class SafetyViolation(HearthError):
     def __init__(self, parameter: str, message: str) -> None:
         super().__init__(f"outside of the safety envelope: {message}")
         self.risk_event = f"safety_envelope.{parameter}"
-
-
-# --- operations and their outcomes ----------------------------------------------------------------------------------
 
 
 @frozen

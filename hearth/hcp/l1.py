@@ -130,9 +130,6 @@ def history_topology() -> Topology:
     return Topology((Exchange(EVENTS, "topic"),), (history,), (Binding(HISTORY, EVENTS, "#"),))
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
-
-
 def _properties(body: bytes, document: Mapping[str, Any], user: str) -> dict[str, Any]:
     """Return body and properties of a message (L1, AMQP Message Properties Mapping); the broker checks `user`."""
     return {
@@ -192,9 +189,6 @@ def envelope(
         "type": type_,
         "payload": dict(payload),
     }
-
-
-# --- late orders ------------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)

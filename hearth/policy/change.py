@@ -84,9 +84,6 @@ def resets_halt(entries: Sequence[PolicyEntry]) -> bool:
     return any("reset_halt" in entry.rights for entry in entries)
 
 
-# --- who can have come from one entry to another ----------------------------------------------------------------------
-
-
 def _can_meet(
     entry: PolicyEntry, old: PolicyEntry | None, earlier: Collection[_Condition], uids: Mapping[str, int]
 ) -> bool:
@@ -110,9 +107,6 @@ def _possible(condition: _Condition, uids: Mapping[str, int]) -> bool:
     single |= {("uid", uids[name]) for key, name in condition if key == "user" and name in uids}
     keys = [key for key, _ in single]
     return len(keys) == len({*keys}) and len({_KINDS.get(key, key) for key, _ in condition}) <= 1
-
-
-# --- what one entry allows and the other does not ---------------------------------------------------------------------
 
 
 def _more(after: Grant, before: Grant | None) -> Iterator[str]:
@@ -186,9 +180,6 @@ def _covers_one(wide: str, narrow: str) -> bool:
 
 def _is_glob(text: str) -> bool:
     return any(sign in text for sign in "*?[")
-
-
-# --- what is there no longer ------------------------------------------------------------------------------------------
 
 
 def _removed(former: Sequence[PolicyEntry], new: Sequence[PolicyEntry]) -> Iterator[str]:

@@ -177,8 +177,6 @@ class Account:
             },
         )
 
-    # --- droppable objects ------------------------------------------------------------------------------------------
-
     def offer(self, droppable: Droppable) -> None:
         """Register an object that may be dropped. The one registered first is dropped first."""
         self._droppable[droppable] = None

@@ -371,8 +371,6 @@ def _with_names(kind: Kind, uid: int, gid: int, pid: int | None, groups: frozens
     return Principal(kind, uid=uid, gid=gid, pid=pid, user=user, groups=groups, group_names=names)
 
 
-# --- the user database ------------------------------------------------------------------------------------------------
-#
 # A lookup reads a file, or asks a server. It is made in a helper's thread, for which the event loop waits an instant.
 # While an earlier lookup has not returned, the last answer to the same question holds.
 

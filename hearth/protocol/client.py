@@ -250,9 +250,6 @@ def _notification(value: dict[str, Any]) -> Event:
     return Notification(method, params)
 
 
-# --- inside results -------------------------------------------------------------------------------------------------
-
-
 def read_task(value: Any) -> TaskResult:
     """Return the result of task.get (draft §3.5). Unknown members are ignored, null is as good as absent.
 

@@ -124,8 +124,6 @@ def _part(name: str) -> str:
     return escaped(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…")
 
 
-# --- from a JSON Schema ---------------------------------------------------------------------------------------------
-
 _OTHERS: Final = ("patternProperties", "additionalProperties", "unevaluatedProperties", "$ref", "$dynamicRef")
 """Keywords that allow members which `properties` does not name. With the value false they do not."""
 

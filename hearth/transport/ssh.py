@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from hearth._util.exceptions import accompanied
+from hearth._util.streams import accompanied
 from hearth.errors import CarrierError, ConfigError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, RejectConnection, Request, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from hearth._util.exceptions import accompanied
+from hearth._util.streams import accompanied
 from hearth.errors import CarrierError
 from hearth.protocol.client import MAX_ANSWER_BYTES
 from hearth.transport.tls import TlsStream, context_for, find_token, in_time, open_tcp, secure

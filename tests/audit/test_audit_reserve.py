@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hearth.audit.log import Reserve
+from hearth.audit.reserve import Reserve
 from hearth.audit.writer import Disk
 
 SIZE = 200_000

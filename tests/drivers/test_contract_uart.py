@@ -5,7 +5,8 @@ import trio
 import trio.testing
 from support import guarded
 
-from hearth.drivers.serial_port.settings import MODEM_LINES, MOST_CURSORS, ModemLines
+from hearth.drivers.serial_port.inbox import MOST_CURSORS
+from hearth.drivers.serial_port.settings import MODEM_LINES, ModemLines
 from hearth.errors import DeviceError
 
 

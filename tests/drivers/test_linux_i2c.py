@@ -9,8 +9,9 @@ import os
 import pytest
 
 from hearth.drivers.i2c import linux_adapter as i2c_adapter
-from hearth.drivers.i2c.linux import CALLS, LinuxI2c, call_for
+from hearth.drivers.i2c.linux import LinuxI2c
 from hearth.drivers.i2c.linux_adapter import adapters, failed, find_adapter, gone, owner_of
+from hearth.drivers.i2c.smbus import CALLS, call_for
 from hearth.drivers.linux.node import Presence, claim_node, errno_name
 from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError, ResourceBusy, TimedOut

@@ -8,8 +8,9 @@ import trio.testing
 from hypothesis import given, strategies as st
 
 from hearth.drivers.serial_port.fd import FdUart
+from hearth.drivers.serial_port.inbox import Inbox
 from hearth.drivers.serial_port.pty import EchoPeer, SimUart
-from hearth.drivers.serial_port.settings import INBOX_CAPACITY, MAX_TAKE, Inbox, Rs485, UartSettings, write_timeout_s
+from hearth.drivers.serial_port.settings import INBOX_CAPACITY, MAX_TAKE, Rs485, UartSettings, write_timeout_s
 from hearth.errors import DeviceError, TimedOut
 
 

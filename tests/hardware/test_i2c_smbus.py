@@ -8,7 +8,8 @@ from smbus2.smbus2 import I2C_SLAVE
 from support.i2c_stub import stub_bus
 from support.tiny_usb import TinyUsb
 
-from hearth.drivers.i2c.linux import CALLS, FUNCTIONS, LinuxI2c, able, call_for
+from hearth.drivers.i2c.linux import LinuxI2c
+from hearth.drivers.i2c.smbus import CALLS, FUNCTIONS, able, call_for
 from hearth.drivers.registers import Read, Write
 from hearth.errors import DeviceError
 
