@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
+from hearth._util.foreign import Raised, called
 from hearth._util.threads import Background, Helper
 from hearth.actors.mailbox import Mailbox, Slot
 from hearth.actors.metrics import Metrics
@@ -146,7 +147,7 @@ class Journal:
         # True while `post` writes by itself: durability "os", and the actor runs.
         self._in_place = False
         # An exception of a write in place that is no LogFailed: the actor raises it in its own turn.
-        self._bug: Exception | None = None
+        self._bug: BaseException | None = None
         self.metrics = Metrics()
         """The counters of the runtime: the journal counts records, other components their own facts."""
         self.observer: RecordObserver | None = None
@@ -227,15 +228,15 @@ class Journal:
             self._enqueue(_Post(at, records, receipt, minor, written))
             return
         try:
-            written.get()
-        except LogFailed as failed:
-            # The actor takes over: it spends the reserve, and tries again until the log can be written.
-            self._fail([_Post(at, records, receipt, minor)], failed)
-            self._wake()
-            return
-        except Exception as bug:  # noqa: BLE001  the actor must end on it, not the task that happened to post
-            receipt.fail(_unavailable(f"audit log {self._log.path}: {_ENDED}"))
-            self._in_place, self._bug = False, bug
+            called(written.get)
+        except Raised as raised:
+            if isinstance(raised.error, LogFailed):
+                # The actor takes over: it spends the reserve, and tries again until the log can be written.
+                self._fail([_Post(at, records, receipt, minor)], raised.error)
+            else:
+                # The actor must end on it, not the task that happened to post.
+                receipt.fail(_unavailable(f"audit log {self._log.path}: {_ENDED}"))
+                self._in_place, self._bug = False, raised.error
             self._wake()
             return
         receipt.fill(None)

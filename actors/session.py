@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import define, evolve, field, frozen
 
+from hearth._util.foreign import Raised, called
 from hearth._util.ids import new_id
 from hearth.actors.admission import Admission, Unchecked, all_missing, check_paths_blocking
 from hearth.actors.approval.plans import PlanRequests
@@ -200,7 +201,7 @@ class Session:
     # True while the session's task waits for a message and there is none: then `ask` may handle a request.
     _waiting: bool = field(default=False, init=False)
     # Set by `ask`: the session crashes on it in its own task, and not in that of the caller.
-    _bug: Exception | None = field(default=None, init=False)
+    _bug: BaseException | None = field(default=None, init=False)
     # Requests of session.close, answered when the end is on record.
     _closers: list[Request] = field(factory=list, init=False)
     reason: str | None = field(default=None, init=False)
@@ -288,9 +289,9 @@ class Session:
             self.post(TIMER_FIRED)
             return
         try:
-            self._handle(request, None)
-        except Exception as bug:  # noqa: BLE001  the session must crash on it, and not its caller
-            self._bug = bug
+            called(self._handle, request, None)
+        except Raised as raised:  # the session must crash on it, and not its caller
+            self._bug = raised.error
             self.post(TIMER_FIRED)
 
     @property

@@ -57,6 +57,7 @@ import orjson
 import trio
 from attrs import define, field
 
+from hearth._util.foreign import Raised, called
 from hearth.actors.bus.outputs_file import NotListedYet
 from hearth.actors.bus.queue import GiveBack, Requester, Ticket
 from hearth.actors.events import EventLog, to_keep
@@ -290,8 +291,8 @@ class TaskActor:
             return None
         args = orjson.loads(step.args)
         try:
-            one = run.make(args)
-        except Exception:  # noqa: BLE001  `run` meets it again, where it is contained and recorded
+            one = called(run.make, args)
+        except Raised:  # `run` meets it again, where it is contained and recorded
             return None
         if services.interlocks is not None and services.interlocks.concern(step.bus.bus_id, one.drives):
             return None

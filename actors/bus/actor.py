@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from hearth._util.exceptions import sole
+from hearth._util.foreign import Raised, called
 from hearth.actors.bus.guard import BusGuard, keep_lines, retry_after
 from hearth.actors.bus.lanes import TaskLanes
 from hearth.actors.bus.outputs import HALT, DrivenOutputs
@@ -418,13 +419,15 @@ class Bus:
         if held is None or not self._lanes.inline or self.state != "ready" or self._queue.lease is not None:
             return levels, failed
         try:
-            for line in held():
+            for line in called(lambda: [*held()]):
                 try:
-                    levels[line] = self.driver.get(line)  # type: ignore[attr-defined]
-                except RpcError as error:
-                    failed[line] = error.message
-        except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its observer
-            self._lanes.fail(error)
+                    levels[line] = called(self.driver.get, line)  # type: ignore[attr-defined]
+                except Raised as raised:
+                    if not isinstance(raised.error, RpcError):
+                        raise
+                    failed[line] = raised.error.message
+        except Raised as raised:  # a bug in the driver: the bus must crash on it, not its observer
+            self._lanes.fail(raised.error)
         return levels, failed
 
     # --- used by requesters and by the lanes --------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def operation(guard: BusGuard, name: str, *, reads_only: bool) -> Callable[..., 
     names = _positions(found)
     # A vendor's driver may have plain functions beside its coroutine functions.
     waits = guard.waits and (not isinstance(guard.outputs, VendorOutputs) or inspect.iscoroutinefunction(found))
-    run = guard.later if waits else guard.now
+    run = guard.runner(waits=waits)
 
     def guarded(*args: Any, **kw: Any) -> Any:
         # Each argument that has a place goes there, so that a kind finds it.

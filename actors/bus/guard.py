@@ -15,8 +15,8 @@ them drives is pure data of the kind (`hearth.drivers.kind.Outputs`); the steps 
     note what is there now, or that it is not known
 
 All of it is inside one transaction, so nothing comes in between. It is written once, as a generator that yields the
-calls (`steps`): the bus of a blocking driver runs it in place (`now`), that of coroutine functions awaits it
-(`later`), and so its checks come when the coroutine is first awaited. Operations that drive one output, of which the
+calls (`steps`): the bus of a blocking driver runs it in place (`driven`), that of coroutine functions awaits it
+(`driven_later`), and so its checks come when the coroutine is first awaited. Operations that drive one output, of which the
 kind says where output and level stand (`Outputs.single`), are compiled: the same, by fewer calls (`face`).
 
 Bringing outputs to their safe state (`make_safe`, `halt`, `force`) is never checked, only noted: safety comes first. An
@@ -36,11 +36,13 @@ from __future__ import annotations
 import inspect
 import logging
 import time
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import trio
 
+from hearth._util.foreign import driven, driven_later
 from hearth.actors.bus.limit import Limit
 from hearth.drivers.base import Style, Wakeup, finish_now
 from hearth.drivers.kind import ANY, Call
@@ -479,52 +481,27 @@ class BusGuard:
         cure = "its tool has to declare the risk of what it does (risk_level, effective_risk)"
         raise denied(reason, cure)
 
-    # --- running them ---------------------------------------------------------------------------------------------
-
     def run(self, steps: Steps) -> Any:
         """Run steps to their answer; with a driver of coroutine functions return a coroutine that does."""
-        return self.later(steps) if self.waits else self.now(steps)
+        return driven_later(steps, self._perform_later) if self.waits else driven(steps, self._perform)
 
-    def now(self, steps: Steps) -> Any:
-        """Run steps to their answer in place."""
-        try:
-            asked = next(steps)
-            while True:
-                try:
-                    answer = self._perform(asked)
-                    # A thread has no event loop: a coroutine may only be one that never waits (a simulated device).
-                    answer = finish_now(answer) if inspect.iscoroutine(answer) else answer
-                except BaseException as error:  # noqa: BLE001  the steps raise it again, when they have noted it
-                    asked = steps.throw(error)
-                else:
-                    asked = steps.send(answer)
-        except StopIteration as end:
-            return end.value
-
-    async def later(self, steps: Steps) -> Any:
-        """Run steps to their answer, by a driver of coroutine functions."""
-        try:
-            asked = next(steps)
-            while True:
-                try:
-                    if isinstance(asked, Call):
-                        answer = await self._perform(asked)
-                    else:
-                        assert self.owner is not None, "only a bus sets the ticket"
-                        answer = None
-                        await self.owner.own_later(asked)
-                except BaseException as error:  # noqa: BLE001  the steps raise it again, when they have noted it
-                    asked = steps.throw(error)
-                else:
-                    asked = steps.send(answer)
-        except StopIteration as end:
-            return end.value
+    def runner(self, *, waits: bool) -> Callable[[Steps], Any]:
+        """Return the function that runs the steps of one operation: in place, or as a coroutine."""
+        return partial(driven_later, perform=self._perform_later) if waits else partial(driven, perform=self._perform)
 
     def _perform(self, asked: Call | Hashable) -> Any:
+        if not isinstance(asked, Call):
+            assert self.owner is not None, "only a bus sets the ticket"
+            return self.owner.own(asked)
+        answer = getattr(self.driver, asked.op)(*asked.args, **asked.kw)
+        # A thread has no event loop: a coroutine may only be one that never waits (a simulated device).
+        return finish_now(answer) if inspect.iscoroutine(answer) else answer
+
+    async def _perform_later(self, asked: Call | Hashable) -> Any:
         if isinstance(asked, Call):
-            return getattr(self.driver, asked.op)(*asked.args, **asked.kw)
+            return await getattr(self.driver, asked.op)(*asked.args, **asked.kw)
         assert self.owner is not None, "only a bus sets the ticket"
-        return self.owner.own(asked)
+        return await self.owner.own_later(asked)
 
 
 def _left_alone(signal: Signal | None) -> str:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
+from outcome import Error, acapture
 
 from hearth.actors.bus.queue import State
 from hearth.actors.bus.transactions import Returned
@@ -61,7 +62,7 @@ class Lanes(Protocol):
         """Take back all tickets that wait within reach of a thread and have not begun."""
         ...
 
-    def fail(self, bug: Exception) -> None:
+    def fail(self, bug: BaseException) -> None:
         """End the bus by a bug that a call in place has shown."""
         ...
 
@@ -101,7 +102,7 @@ class TaskLanes:
         self._watch = watch
         self.inline = driver.style is Style.INLINE
         self._idle: list[trio.lowlevel.Task] = []
-        self._bug: Exception | None = None
+        self._bug: BaseException | None = None
         # The waits of lanes, and their workers, which `give_up` ends.
         self._waits: set[trio.CancelScope] = set()
         self._workers: list[Worker] = []
@@ -138,7 +139,7 @@ class TaskLanes:
     def recall(self) -> None:
         """Do nothing: what is taken here begins in the same turn."""
 
-    def fail(self, bug: Exception) -> None:
+    def fail(self, bug: BaseException) -> None:
         """See Lanes."""
         self._bug, self.inline = bug, False
         self.wake()
@@ -213,14 +214,9 @@ class TaskLanes:
             if not self._transactions.prepare(ticket):
                 return
             returned = Returned(ticket, 0.0)
-            try:
-                if worker is None:
-                    assert ticket.op is not None, "it is prepared"
-                    returned.value = self._transactions.run(ticket, ticket.op)
-                else:
-                    await self._watched(worker, returned)
-            except BaseException as error:  # noqa: BLE001  raised again below, once the ticket is answered
-                returned.error = error
+            outcome = await acapture(self._outcome, worker, returned)
+            if isinstance(outcome, Error):
+                returned.error = outcome.error
             returned.ended_at = trio.current_time()
             bug = self._transactions.answer(returned)
             if bug is not None:
@@ -228,6 +224,14 @@ class TaskLanes:
         finally:
             self._current.remove(ticket)
             self._end_sharing()
+
+    async def _outcome(self, worker: Worker | None, returned: Returned) -> None:
+        ticket = returned.ticket
+        assert ticket.op is not None, "it is prepared"
+        if worker is None:
+            returned.value = self._transactions.run(ticket, ticket.op)
+        else:
+            await self._watched(worker, returned)
 
     async def _watched(self, worker: Worker, returned: Returned) -> None:
         """Wait for a transaction that takes time. Nothing interrupts it, not even the end of the bus."""

@@ -61,6 +61,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import trio
+from outcome import Value, capture
 
 from hearth.actors.bus.queue import State
 from hearth.actors.bus.transactions import Returned
@@ -175,19 +176,20 @@ class BusThreads:
             os.eventfd_write(self._wakeup, 1)
 
     def _whole(self, ticket: Ticket) -> Returned:
-        try:
-            # For one call only, so that the buses of a device take turns. A call that hangs holds up all of them: the
-            # device hangs.
-            with self._turns or nullcontext():
-                value = self._run(ticket)
-                # A thread has no event loop: a coroutine may only be one that never waits (a simulated device).
-                value = finish_now(value) if iscoroutine(value) else value
-        except RpcError as error:
-            return Returned(ticket, self._clock(), error=error)
-        except BaseException as error:  # noqa: BLE001  raised again by the bus, in its own task
-            self.broken = True
-            return Returned(ticket, self._clock(), error=error)
-        return Returned(ticket, self._clock(), value)
+        # For one call only, so that the buses of a device take turns. A call that hangs holds up all of them, since the
+        # device hangs.
+        with self._turns or nullcontext():
+            outcome = capture(self._value, ticket)
+        if isinstance(outcome, Value):
+            return Returned(ticket, self._clock(), outcome.value)
+        # The bus raises a bug again, in its own task.
+        self.broken = not isinstance(outcome.error, RpcError)
+        return Returned(ticket, self._clock(), error=outcome.error)
+
+    def _value(self, ticket: Ticket) -> Any:
+        value = self._run(ticket)
+        # A thread has no event loop: a coroutine may only be one that never waits (a simulated device).
+        return finish_now(value) if iscoroutine(value) else value
 
 
 class ThreadLanes:
@@ -250,7 +252,7 @@ class ThreadLanes:
     def unshare(self) -> None:
         """Do nothing: the lock stays."""
 
-    def fail(self, bug: Exception) -> None:
+    def fail(self, bug: BaseException) -> None:
         """Raise a bug at once: nothing runs in place here."""
         raise bug
 

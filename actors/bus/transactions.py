@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import define
 
+from hearth._util.foreign import Raised, called
 from hearth.actors.bus.face import Grip
 from hearth.actors.bus.outputs import has_error
 from hearth.actors.bus.ownership import Ownership
@@ -98,7 +99,7 @@ class Transactions:
     # --- a driver of style INLINE, in the turn of the requester
 
     @trio.lowlevel.enable_ki_protection
-    def in_place(self, ticket: Ticket, op: Callable[[Any], Any]) -> Exception | None:
+    def in_place(self, ticket: Ticket, op: Callable[[Any], Any]) -> BaseException | None:
         """Run a transaction of an INLINE driver at once, which saves two turns of the loop; return a bug it has shown.
 
         The guarantee is the same as in the bus's own turn: a plain call has no checkpoint, so no cancellation can reach
@@ -109,14 +110,17 @@ class Transactions:
         self.counted += 1
         begun = time.perf_counter()
         try:
-            value = self.run(ticket, self.ownership.enter(ticket, op))
+            value = called(self.run, ticket, self.ownership.enter(ticket, op))
             if type(value) is WentSafe:
                 value = self._went_safe(ticket, value)
         except RpcError as error:
             self.finish(ticket, error=error)
-        except Exception as error:  # noqa: BLE001  a bug in the driver: the bus must crash on it, not its requester
-            self.finish(ticket, error=self._crashed(error))
-            return error
+        except Raised as raised:
+            if not isinstance(raised.error, RpcError):
+                # A bug in the driver: the bus must crash on it, not its requester.
+                self.finish(ticket, error=self._crashed(raised.error))
+                return raised.error
+            self.finish(ticket, error=raised.error)
         else:
             # The short form of `finish`, on the hot path: there is no error, and safe states never run in place.
             ticket.state = State.DONE

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
 P = ParamSpec("P")
+Q = TypeVar("Q")
 T = TypeVar("T")
 
 
@@ -35,6 +36,38 @@ async def awaited(result: Awaitable[T]) -> T:
         return await result
     except (Exception, SystemExit) as error:
         raise Raised(error) from error
+
+
+def driven(steps: Generator[Q, Any, T], perform: Callable[[Q], Any]) -> T:
+    """Run steps to their answer: each gets what `perform` returns for its request, or the exception that it raised."""
+    try:
+        asked = next(steps)
+        while True:
+            try:
+                answer = perform(asked)
+            except BaseException as error:  # noqa: BLE001  the steps raise it again, when they have noted it
+                asked = steps.throw(error)
+            else:
+                asked = steps.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def driven_later(steps: Generator[Q, Any, T], perform: Callable[[Q], Awaitable[Any]]) -> T:
+    """Run steps as `driven`, with requests that are awaited: a cancellation too goes to the steps."""
+    try:
+        asked = next(steps)
+        while True:
+            try:
+                answer = await perform(asked)
+            except BaseException as error:  # noqa: BLE001  the steps raise it again, when they have noted it
+                asked = steps.throw(error)
+            else:
+                asked = steps.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def usable(call: Callable[[], T], what: str) -> T:
