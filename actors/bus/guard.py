@@ -16,8 +16,8 @@ them drives is pure data of the kind (`hearth.drivers.kind.Outputs`); the steps 
 
 All of it is inside one transaction, so nothing comes in between. It is written once, as a generator that yields the
 calls (`steps`): the bus of a blocking driver runs it in place (`driven`), that of coroutine functions awaits it
-(`driven_later`), and so its checks come when the coroutine is first awaited. Operations that drive one output, of which the
-kind says where output and level stand (`Outputs.single`), are compiled: the same, by fewer calls (`face`).
+(`driven_later`), and so its checks come when the coroutine is first awaited. Operations that drive one output, of which
+the kind says where output and level stand (`Outputs.single`), are compiled: the same, by fewer calls (`face`).
 
 Bringing outputs to their safe state (`make_safe`, `halt`, `force`) is never checked, only noted: safety comes first. An
 output that was driven and has no safe state is in `left`: a halt does not stop it, and says so.
