@@ -185,7 +185,7 @@ OWN: Final[Mapping[str, Extra]] = {
             daemon_only=True,
             section="hearth.config.listen:TlsConfig",
             after="server",
-            listen="hearth.actors.listeners.tls:open_tls",
+            listen="hearth.actors.listeners.tcp:open_tls",
             check="hearth.actors.listeners.tls:check",
         ),
         Extra(
@@ -210,7 +210,7 @@ OWN: Final[Mapping[str, Extra]] = {
         ),
         Extra(
             name="card",
-            section="hearth.config.card:CardConfig",
+            section="hearth.config.agentcard:CardConfig",
             after="server",
             methods=("mcp.info",),
             service="hearth.actors.agentcard:CardService",
