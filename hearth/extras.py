@@ -114,7 +114,7 @@ class Extra:
     tools: Mapping[str, int] = _NONE
     """The tools that it serves itself, beside a session: the names by which a policy knows them, and their risks."""
     listen: str = ""
-    """Opens its listener, before the daemon is confined; gets an `actors.service.Opening`."""
+    """Opens its listener, before the daemon is confined; gets an `actors.listeners.accept.Opening`."""
     service: str = ""
     """Makes its part of a runtime, an `actors.service.Service`, of the configuration and the `RuntimeParts`."""
     daemon_only: bool = False
@@ -235,7 +235,7 @@ OWN: Final[Mapping[str, Extra]] = {
             uses=("card", "hcp"),
             service="hearth.actors.bridges.amqp.extra:AmqpService",
             daemon_only=True,
-            finding="hearth.actors.bridges.amqp.extra:finding",
+            finding="hearth.amqp.health:finding",
         ),
         Extra(
             name="ask",

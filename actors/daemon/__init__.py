@@ -49,9 +49,9 @@ from hearth.actors.daemon.sandbox import confine_daemon, own_uid, places_of
 from hearth.actors.daemon.sockets import open_sockets, watch_socket
 from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import ConnectionLimiter
+from hearth.actors.listeners.accept import ConnectionLimiter, Opening
 from hearth.actors.runtime import Runtime
-from hearth.actors.service import FLUSH_TIMEOUT, Opening
+from hearth.actors.service import FLUSH_TIMEOUT
 from hearth.actors.supervisor import contain
 from hearth.config.model import load_config
 from hearth.errors import ConfigError

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
         ConnectionLimiter,
         Handshake,
         Listener,
+        Opening,
         Places,
         SessionHandler,
     )
     from hearth.actors.listeners.tls import Certificates
-    from hearth.actors.service import Opening
     from hearth.actors.transport import Carrier
     from hearth.config.listen import Endpoint
     from hearth.policy.principal import Principal

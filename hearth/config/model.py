@@ -412,11 +412,10 @@ class Config:
             self.__attrs_init__(**core, extras=ordered)
 
     def __getattr__(self, name: str) -> Any:
-        extra = None if name == "extras" else OWN.get(name)
-        if extra is None or not extra.section:
+        given = None if name == "extras" else self.extras.get(name)
+        if given is None and (name not in OWN or not OWN[name].section):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        given = self.extras.get(name)
-        return extra.load("section")() if given is None else given
+        return OWN[name].load("section")() if given is None else given
 
     def __attrs_post_init__(self) -> None:
         names = [entry.name for entry in self.policy]
