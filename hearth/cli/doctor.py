@@ -35,6 +35,7 @@ from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible, session, standard
 from hearth.config.model import Config, default_socket, default_state_dir, load_config
 from hearth.errors import CarrierError, ConfigError, RpcError
+from hearth.extras import extras_of
 from hearth.policy.principal import from_uid
 from hearth.policy.rules import owner_without_entry
 from hearth.transport.address import UnixAddress, WebSocketAddress
@@ -105,7 +106,7 @@ class Examination:
             finding, _, cure = str(error).partition("; ")
             checks.append(Check("WARN", "state", finding, cure))
         checks += [*self._trust(), *self._owner()]
-        checks += check_tpm(self.config.attest.tpm)
+        checks += [*check_tpm(self.config.attest.tpm), *check_extras(self.config)]
         return [*checks, *hardware_checks(self.hardware), *machine_checks(self.confinement)]
 
     def _trust(self) -> Iterator[Check]:
@@ -225,13 +226,9 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
         else:
             cure = missing.get("cure") or "hearth cannot serve it; the board's profile says what is wanted"
             yield Check("WARN", "bus", told, cure)
-    if (uplink := health.get("amqp")) is not None:
-        told = f"{uplink.get('id')} at {uplink.get('broker')}: {uplink.get('outbox')} messages wait to be published"
-        if uplink.get("connected"):
-            yield Check("OK", "broker", f"connected as {told}")
-        else:
-            cure = "jobs go on without it; look at the network, the certificate and the user at the broker"
-            yield Check("WARN", "broker", f"not connected as {told}: {uplink.get('reason') or 'connecting'}", cure)
+    for extra in extras_of(health):
+        if extra.finding and (state := health.get(extra.name)) is not None:
+            yield Check(*extra.load("finding")(state))
     audit = health.get("audit") or {}
     if audit.get("ok"):
         yield Check("OK", "audit", f"records are written (durability {audit.get('durability')})")
@@ -326,6 +323,14 @@ def check_state(directory: Path) -> Check:
         return Check("OK", "state", f"{directory} can be written{made}")
     cure = "a daemon that runs as another user does not need you to; else set [audit] path to a place of yours"
     return Check("WARN", "state", f"{existing} cannot be written by {_user(os.geteuid())}", cure)
+
+
+def check_extras(config: Config) -> Iterator[Check]:
+    """Check that the packages of each extra that is configured are installed, where this runs."""
+    for extra in extras_of(config.extras):
+        if (lack := extra.lack(config)) is not None:
+            finding, _, cure = lack.partition("; ")
+            yield Check("FAIL" if extra.refuses else "WARN", "extra", finding, cure)
 
 
 def check_tpm(tpm: str | None) -> Iterator[Check]:
