@@ -30,14 +30,12 @@ PACKAGES = (
 """The packages that only extras need, by the names of import."""
 OF_EXTRAS = re.compile(
     r"hearth\.(actors\.(agentcard|bridges|listeners\.(tcp|tls|websocket))|agentcard|aio|amqp|ask|fleet|gpiozero|hcp|mcp|otel|sync"
-    r"|config\.(agentcard|amqp|ask|hcp|listen)|transport\.(card|tls|websocket|ssh)|testing)(\.|_|$)"
+    r"|config\.(agentcard|amqp|ask|hcp|listen)|transport\.(tls|websocket|ssh)|client\.job\w*|testing)(\.|_|$)"
 )
 """The modules of extras."""
-JOBS = re.compile(r"hearth\.(hcp\.(capability|inputs)|actors\.bridges(\.hcp(\.(extra|lazy))?)?|config\.(ask|hcp))")
+JOBS = re.compile(r"hearth\.(hcp(\.capability)?|actors\.bridges(\.hcp(\.(extra|lazy))?)?|config\.(ask|hcp))")
 """The half of HCP that is loaded before the first job."""
-SHARED = {"hearth.hcp", "hearth.hcp.messages"}
-"""The types from which a policy takes the levels of jobs."""
-KNOWS_ALL = re.compile(r"hearth\.(cli|testing|client\.job\w*)(\.|$)")
+KNOWS_ALL = re.compile(r"hearth\.cli(\.|$)")
 """Modules that are neither the core's nor an extra's: the command line may know everything."""
 BLOCKED = f"import sys; sys.modules.update(dict.fromkeys({PACKAGES!r}))\n"
 READ = """
@@ -80,7 +78,7 @@ def loaded(code: str, directory: Path, **how: bool) -> set[str]:
     """The modules of extras that are loaded once this code has run."""
     done = child(code + LOADED, directory, **how)
     assert done.returncode == 0, done.stderr
-    return {name for name in json.loads(done.stdout.splitlines()[-1]) if OF_EXTRAS.match(name)} - SHARED
+    return {name for name in json.loads(done.stdout.splitlines()[-1]) if OF_EXTRAS.match(name)}
 
 
 # --- the core without extras ------------------------------------------------------------------------------------------
@@ -127,7 +125,7 @@ def test_a_daemon_without_configured_extras_loads_no_module_of_one(tmp_path: Pat
     assert "ready on" in done.stderr + done.stdout
     names = json.loads(done.stdout.splitlines()[-1])
     assert "hearth.actors.daemon" in names
-    assert {name for name in names if OF_EXTRAS.match(name)} - SHARED == set()
+    assert {name for name in names if OF_EXTRAS.match(name)} == set()
 
 
 # --- what is not installed --------------------------------------------------------------------------------------------
