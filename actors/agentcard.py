@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from hearth._util.threads import HelperCall
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.agentcard.build import CardEndpoint
-    from hearth.config.card import CardConfig
+    from hearth.config.agentcard import CardConfig
     from hearth.config.listen import HttpConfig
     from hearth.config.model import Config
     from hearth.drivers.sensor import SensorDriver

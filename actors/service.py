@@ -12,18 +12,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from attrs import frozen
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from hearth.actors.messages import JobServer
     from hearth.actors.runtime import Runtime, RuntimeParts
     from hearth.api import Session
-    from hearth.config.model import Config
     from hearth.policy.principal import Principal
-    from hearth.policy.rules import PolicyInForce
 
 FLUSH_TIMEOUT = 1.0
 """Seconds that connections have, after all sessions have ended, to send what is due."""
@@ -101,14 +97,3 @@ class Service:
     def figures(self) -> Iterable[Figure]:
         """Return its numbers for /metrics."""
         return ()
-
-
-@frozen
-class Opening:
-    """The things that a listener is made of. `runtime` returns the runtime, once there is one."""
-
-    config: Config
-    policy: PolicyInForce
-    report: Callable[[str, str, str], None]
-    """Called for each peer that failed to authenticate: carrier, peer's address, reason."""
-    runtime: Callable[[], Runtime]

@@ -115,7 +115,7 @@ class Extra:
     tools: Mapping[str, int] = _NONE
     """The tools that it serves itself, beside a session: the names by which a policy knows them, and their risks."""
     listen: str = ""
-    """Opens its listener, before the daemon is confined; gets an `actors.service.Opening`."""
+    """Opens its listener, before the daemon is confined; gets an `actors.listeners.accept.Opening`."""
     service: str = ""
     """Makes its part of a runtime, an `actors.service.Service`, of the configuration and the `RuntimeParts`."""
     daemon_only: bool = False
@@ -198,7 +198,7 @@ OWN: Final[Mapping[str, Extra]] = {
             daemon_only=True,
             section="hearth.config.listen:TlsConfig",
             after="server",
-            listen="hearth.actors.listeners.tls:open_tls",
+            listen="hearth.actors.listeners.tcp:open_tls",
             check="hearth.actors.listeners.tls:check",
             dials={"tls": "hearth.transport.tls:open_tls"},
         ),
@@ -226,7 +226,7 @@ OWN: Final[Mapping[str, Extra]] = {
         ),
         Extra(
             name="card",
-            section="hearth.config.card:CardConfig",
+            section="hearth.config.agentcard:CardConfig",
             after="server",
             methods=("mcp.info",),
             service="hearth.actors.agentcard:CardService",
@@ -263,7 +263,7 @@ OWN: Final[Mapping[str, Extra]] = {
             uses=("card", "hcp"),
             service="hearth.actors.bridges.amqp.extra:AmqpService",
             daemon_only=True,
-            finding="hearth.actors.bridges.amqp.extra:finding",
+            finding="hearth.amqp.health:finding",
         ),
         Extra(
             name="ask",

@@ -40,13 +40,6 @@ reg_width = 8
 """
 MOST = {"one bus": (178, 29_500), "sim": (211, 34_000)}
 """Board -> the most modules of hearth, and lines of their code: what it was when this was written, and 5 %."""
-OPTIONAL = ("agentcard", "aio", "amqp", "ask", "fleet", "hcp", "mcp", "sync", "actors.bridges", "actors.listeners")
-"""The packages that belong to extras alone."""
-SERVED_BY_DEFAULT = {
-    *(f"hearth.{name}" for name in ("hcp", "hcp.capability", "actors.bridges", "actors.bridges.hcp")),
-    *(f"hearth.actors.bridges.hcp.{name}" for name in ("extra", "lazy")),
-}
-"""HCP is asked for unless a configuration says otherwise: this part waits for the first job."""
 _NO_CODE = {
     tokenize.COMMENT, tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
@@ -86,11 +79,3 @@ def test_a_program_that_reads_a_sensor_loads_no_more_than_this(board: str, tmp_p
     assert (len(sizes) <= modules_at_most, sum(sizes.values()) <= lines_at_most) == (True, True), (
         f"{len(sizes)} modules, {sum(sizes.values())} lines; the largest: {largest}"
     )
-
-
-@pytest.mark.slow
-def test_a_program_that_reads_a_sensor_loads_no_extra_but_the_one_that_is_served_by_default(tmp_path: Path) -> None:
-    profile = tmp_path / "one.toml"
-    profile.write_text(ONE_BUS)
-    optional = tuple(f"hearth.{name}" for name in OPTIONAL)
-    assert {name for name in loaded(str(profile)) if name.startswith(optional)} == SERVED_BY_DEFAULT

@@ -11,7 +11,7 @@ journal is flushed, and the process exits 0. A second signal ends the wait for t
 and certificates are read again.
 
 All listeners are opened before the first peer is served, so that a daemon which cannot have one of its addresses does
-not start. An extra that is not configured is not imported. `check` is `hearthd --check`, `reload` the answer to SIGHUP.
+not start. An extra that is not configured is not imported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hearth._util.threads import IMPORTING
 from hearth._version import __version__
 from hearth.actors.build import build_parts
 from hearth.actors.connection import Connection
-from hearth.actors.daemon.check import check, check_credentials, check_directories, owner_warning
+from hearth.actors.daemon.checks import check, check_credentials, check_directories, owner_warning
 from hearth.actors.daemon.process import (
     RELOAD,
     NonBlockingLogHandler,
@@ -49,9 +49,9 @@ from hearth.actors.daemon.sandbox import confine_daemon, own_uid, places_of
 from hearth.actors.daemon.sockets import open_sockets, watch_socket
 from hearth.actors.embedded import job_sessions
 from hearth.actors.listeners import unix
-from hearth.actors.listeners.accept import ConnectionLimiter
+from hearth.actors.listeners.accept import ConnectionLimiter, Opening
 from hearth.actors.runtime import Runtime
-from hearth.actors.service import FLUSH_TIMEOUT, Opening
+from hearth.actors.service import FLUSH_TIMEOUT
 from hearth.actors.supervisor import contain
 from hearth.config.model import load_config
 from hearth.errors import ConfigError

@@ -11,7 +11,7 @@ import trio
 from attrs import define, evolve, field
 
 from hearth.actors.build import policy_entries, uids_of
-from hearth.actors.daemon.check import check_directories, owner_warning
+from hearth.actors.daemon.checks import check_directories, owner_warning
 from hearth.config.model import load_config
 from hearth.errors import ConfigError, InvalidParams, RpcError
 from hearth.policy.change import resets_halt

@@ -21,9 +21,10 @@ import resource
 import socket
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import trio
+from attrs import frozen
 
 from hearth.errors import HearthError, PermissionDenied, QueueFull
 from hearth.policy.principal import owns_process
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from hearth.actors.transport import Carrier
+    from hearth.config.model import Config
     from hearth.policy.principal import Principal, Tokens
+    from hearth.policy.rules import PolicyInForce
 
 log = logging.getLogger("hearth.listeners")
 
@@ -115,6 +118,17 @@ class Listener(Protocol):
 
     def finish(self) -> None:
         """End the connections that the listener keeps itself, once what is due is sent: all sessions have ended."""
+
+
+@frozen
+class Opening:
+    """The things that a listener is made of. `runtime` returns the runtime, once there is one."""
+
+    config: Config
+    policy: PolicyInForce
+    report: Callable[[str, str, str], None]
+    """Called for each peer that failed to authenticate: carrier, peer's address, reason."""
+    runtime: Callable[[], Any]
 
 
 Strangers: TypeAlias = "Callable[[Principal], PermissionDenied | None]"

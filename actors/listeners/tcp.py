@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
     import trio
 
-    from hearth.actors.listeners.accept import ConnectionHandler, ConnectionLimiter, Handshake, Places, SessionHandler
+    from hearth.actors.listeners.accept import (
+        ConnectionHandler,
+        ConnectionLimiter,
+        Handshake,
+        Listener,
+        Opening,
+        Places,
+        SessionHandler,
+    )
     from hearth.actors.listeners.tls import Certificates
     from hearth.actors.transport import Carrier
     from hearth.config.listen import Endpoint
@@ -187,3 +195,17 @@ def _origin(peer: str, connected: socket.socket) -> str:
         with suppress(PermissionDenied):
             return f"uid:{peer_uid(connected)}"
     return peer if address.version == 4 else str(ipaddress.IPv6Network((address, 64), strict=False))
+
+
+def open_tls(opening: Opening) -> Listener:
+    """Open the listener of [tls]. See Extra."""
+    from hearth.actors.listeners.tls import TlsHandshake, certificates_of
+
+    section, limits = opening.config.tls, opening.config.limits
+    certificates = certificates_of("tls", section)
+    assert certificates is not None, "[tls] has all of its keys or none"
+    handshaker = TlsHandshake(
+        certificates, handshake_timeout=limits.handshake_timeout_s, send_timeout=limits.send_timeout_s
+    )
+    listening = bind("tls", section.listen)
+    return TcpListener(listening, handshaker, certificates, send_timeout=limits.send_timeout_s, report=opening.report)

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
-    from hearth.actors.listeners.accept import ConnectionHandler, Listener
-    from hearth.actors.service import Opening
+    from hearth.actors.listeners.accept import ConnectionHandler
     from hearth.config.model import Config
     from hearth.policy.principal import Principal
 
@@ -464,7 +463,7 @@ def _why(error: trio.BrokenResourceError) -> str:
     return _REASONS.get(reason, f"the TLS handshake failed: {reason.replace('_', ' ').lower() or 'unreadable'}")
 
 
-# --- the listener of [tls], and the certificates of all sections
+# --- the certificates of a section
 
 
 def certificates_of(name: str, section: Any) -> Certificates | None:
@@ -479,17 +478,3 @@ def check(name: str, config: Config, _parts: object) -> Iterator[tuple[str, str]
     """Check the certificates of a listener. See Extra."""
     certificates = certificates_of(name, getattr(config, name))
     yield from (("warning", line) for line in ([] if certificates is None else certificates.warnings()))
-
-
-def open_tls(opening: Opening) -> Listener:
-    """Open the listener of [tls]. See Extra."""
-    from hearth.actors.listeners.tcp import TcpListener, bind
-
-    section, limits = opening.config.tls, opening.config.limits
-    certificates = certificates_of("tls", section)
-    assert certificates is not None, "[tls] has all of its keys or none"
-    handshaker = TlsHandshake(
-        certificates, handshake_timeout=limits.handshake_timeout_s, send_timeout=limits.send_timeout_s
-    )
-    listening = bind("tls", section.listen)
-    return TcpListener(listening, handshaker, certificates, send_timeout=limits.send_timeout_s, report=opening.report)

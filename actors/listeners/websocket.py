@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 
     from trio_websocket import WebSocketConnection, WebSocketRequest
 
-    from hearth.actors.listeners.accept import Certificate, ConnectionHandler, Listener
+    from hearth.actors.listeners.accept import Certificate, ConnectionHandler, Listener, Opening
     from hearth.actors.listeners.tls import Certificates
-    from hearth.actors.service import Opening
     from hearth.policy.principal import Principal, Tokens
 
 log = logging.getLogger("hearth.websocket")

@@ -22,7 +22,7 @@ from hearth.tools import CARD_NAMESPACE, RISK_NAMES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from hearth.config.card import CardConfig
+    from hearth.config.agentcard import CardConfig
     from hearth.config.listen import HttpConfig
     from hearth.tools import Tool
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from importlib.metadata import Distribution
 
-VENDORS: Final = ("hearth.tools", "hearth.capabilities", "hearth.kinds")
+VENDORS: Final = ("hearth.tools", "hearth.capabilities", "hearth.kinds", "hearth.extras")
 """Groups of entry points whose packages run in the daemon too."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EXTRA: Final = re.compile(r"extra == ['\"]([\w-]+)")

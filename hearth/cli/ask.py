@@ -110,7 +110,8 @@ def _ask_config(given: Mapping[str, Any]) -> AskConfig:
         places = [Path(base) / "hearth" / "hearth.toml", Path("/etc/hearth/hearth.toml")]
         path = next((place for place in places if os.access(place, os.R_OK)), None)
     over = {name: given[name] for name in ("model", "base_url") if given[name] is not None}
-    return evolve(load_config(None if path is None else Path(path), any_owner=True).ask, **over)
+    section: AskConfig = load_config(None if path is None else Path(path), any_owner=True).ask
+    return evolve(section, **over)
 
 
 def _say_what_is_sent(options: Options, model: Model) -> None:

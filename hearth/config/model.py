@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from attrs import Attribute, field, fields_dict, frozen, make_class
 
@@ -381,20 +381,41 @@ class Config:
     extras: Mapping[str, Any] = field(factory=dict, eq=_without_defaults)
     """By name, in the order of `hearth.extras`."""
 
-    def __init__(self, *, extras: Mapping[str, Any] = MappingProxyType({}), **sections: Any) -> None:
-        core = {name: sections.pop(name) for name in sections.keys() & fields_dict(Config).keys()}
-        given = {**extras, **sections}
-        ordered = {extra.name: given[extra.name] for extra in extras_of(given) if extra.name in given}
-        if unknown := sorted(given.keys() - ordered.keys()):
-            raise TypeError(f"there is no section [{unknown[0]}]")
-        self.__attrs_init__(**core, extras=ordered)
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            server: ServerConfig = ...,
+            board: BoardConfig = ...,
+            audit: AuditConfig = ...,
+            attest: AttestConfig = ...,
+            log: LogConfig = ...,
+            files: FilesConfig = ...,
+            tools: ToolsConfig = ...,
+            tasks: TasksConfig = ...,
+            sandbox: SandboxConfig = ...,
+            limits: LimitsConfig = ...,
+            policy: tuple[PolicyConfig, ...] = ...,
+            extras: Mapping[str, Any] = ...,
+            **sections: Any,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, *, extras=MappingProxyType({}), **sections) -> None:  # noqa: ANN001, ANN003
+            core = {name: sections.pop(name) for name in sections.keys() & fields_dict(Config).keys()}
+            given = {**extras, **sections}
+            ordered = {extra.name: given[extra.name] for extra in extras_of(given) if extra.name in given}
+            if unknown := sorted(given.keys() - ordered.keys()):
+                raise TypeError(f"there is no section [{unknown[0]}]")
+            self.__attrs_init__(**core, extras=ordered)
 
     def __getattr__(self, name: str) -> Any:
-        extra = None if name == "extras" else OWN.get(name)
-        if extra is None or not extra.section:
+        given = None if name == "extras" else self.extras.get(name)
+        if given is None and (name not in OWN or not OWN[name].section):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        given = self.extras.get(name)
-        return extra.load("section")() if given is None else given
+        return OWN[name].load("section")() if given is None else given
 
     def __attrs_post_init__(self) -> None:
         names = [entry.name for entry in self.policy]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hearth.actors.agentcard import CardSources, PublishedCard
-from hearth.config.card import CardConfig
+from hearth.config.agentcard import CardConfig
 from hearth.config.exec import ExecTemplate
 from hearth.config.listen import HttpConfig
 from hearth.config.model import ToolsConfig

@@ -6,7 +6,7 @@ import pytest
 from attrs import field, frozen
 from docs.player import ROOT, acts, blocks, matches, play
 
-from hearth.config.card import CardConfig
+from hearth.config.agentcard import CardConfig
 from hearth.config.file import structure
 
 BLOCKS = blocks((ROOT / "docs/agentcard.md").read_text("utf-8"))

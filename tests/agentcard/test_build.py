@@ -11,7 +11,7 @@ from attrs import evolve
 from hearth.actors.agentcard import CardSources
 from hearth.agentcard.build import STDIO, CardEndpoint, Measured, auth_scheme, build_card, choose_place
 from hearth.agentcard.validate import validate
-from hearth.config.card import CardConfig
+from hearth.config.agentcard import CardConfig
 from hearth.config.listen import Endpoint, HttpConfig
 from hearth.errors import ConfigError
 

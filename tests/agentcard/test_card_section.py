@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from attrs import field, frozen
 
-from hearth.config.card import CardConfig
+from hearth.config.agentcard import CardConfig
 from hearth.config.file import render, structure
 from hearth.errors import ConfigError
 

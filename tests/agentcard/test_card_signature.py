@@ -17,7 +17,7 @@ from hearth.agentcard.signature import CardSignature, did_of, examine_signature,
 from hearth.agentcard.validate import validate
 from hearth.audit.keys import Signer
 from hearth.cli.card import card as command
-from hearth.config.card import CardConfig
+from hearth.config.agentcard import CardConfig
 
 ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 OURS, OTHER = (Signer(Ed25519PrivateKey.generate()) for _ in range(2))

@@ -13,7 +13,7 @@ from hearth.actors.agentcard import card_file
 from hearth.agentcard.build import Measured
 from hearth.agentcard.validate import validate
 from hearth.audit import keys
-from hearth.config.card import CardConfig
+from hearth.config.agentcard import CardConfig
 from hearth.config.listen import Endpoint, HttpConfig
 
 NOW = 1_800_000_000.0

@@ -7,9 +7,9 @@ import attrs
 import pytest
 
 from hearth._util.toml import dump_value
+from hearth.config.agentcard import CardConfig
 from hearth.config.amqp import AmqpConfig
 from hearth.config.ask import AskConfig
-from hearth.config.card import CardConfig
 from hearth.config.exec import ExecParam, ExecTemplate
 from hearth.config.hcp import HcpConfig
 from hearth.config.listen import HttpConfig, TlsConfig, WebSocketConfig

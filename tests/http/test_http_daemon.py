@@ -17,6 +17,7 @@ from support.world import configured
 from hearth import extras
 from hearth.actors import daemon
 from hearth.actors.listeners import unix
+from hearth.actors.listeners.tls import certificates_of
 from hearth.config.hcp import HcpConfig
 from hearth.config.listen import Endpoint, HttpConfig
 from hearth.errors import ConfigError
@@ -87,7 +88,7 @@ def test_check_tells_what_the_daemon_would_be_told(tmp_path, monkeypatch, capfd)
     config.write_text(audit + HTTP + token + owner + root)
     daemon.main(["--config", str(config), "--check"])
     assert "warning" not in capfd.readouterr().out
-    monkeypatch.setattr(daemon, "find_spec", lambda _name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda _name: None)
     with pytest.raises(SystemExit) as ended:
         daemon.main(["--config", str(config), "--check"])
     assert ended.value.code == 2
@@ -184,5 +185,5 @@ def test_sighup_reads_the_certificates_again(start, bench, tmp_path) -> None:
 def test_a_certificate_that_expires_soon_is_told_of(bench, tmp_path) -> None:
     soon = bench.server("soon", end=dt.timedelta(days=3))
     config = configured(tmp_path, http=HttpConfig(listen=LISTEN, cert=soon[0], key=soon[1]))
-    (told,) = daemon.read_certificates(config)["http"].warnings()
+    (told,) = certificates_of("http", config.http).warnings()
     assert told.startswith(f"[http] cert: {soon[0]}")

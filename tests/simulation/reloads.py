@@ -120,7 +120,7 @@ async def _reload(world, admin, policy, *, yes=False, by_signal=False) -> None:
         if by_signal:
             world.signals.send(RELOAD)
             await trio.sleep(0.001)
-            async with daemon._reloading:
+            async with daemon.runtime().reload.__self__._reloading:
                 pass
         else:
             await admin.ask("policy.reload", session_id=session_id, yes=yes)

@@ -1,6 +1,6 @@
-"""The example of a vendor's kind, `examples/acme_lamp`, as an installed package has it: found by its entry point.
+"""The examples of vendors' packages, `examples/acme_lamp` (a kind) and `examples/acme_beacon` (an extra), as installed.
 
-Where its wheel is installed beside hearth, that one is used.
+Each is found by its entry point. Where its wheel is installed beside hearth, that one is used.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Final
 
 from hearth._util.python import vendor_entry_points
 
-EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "acme_lamp"
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 _SITE: Final = TemporaryDirectory()
 
 
-def install() -> None:
-    """Make the example importable, and its entry points known to this process."""
-    if "lamp" in vendor_entry_points("hearth.kinds"):
-        return
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text("utf-8"))["project"]
-    info = Path(_SITE.name, f"acme_lamp-{project['version']}.dist-info")
-    info.mkdir()
+def install(package: str = "acme_lamp") -> list[str]:
+    """Make an example importable, and its entry points known to this process; return where it is on sys.path."""
+    example = EXAMPLES / package
+    project = tomllib.loads((example / "pyproject.toml").read_text("utf-8"))["project"]
+    points = project["entry-points"]
+    if all(name in vendor_entry_points(group) for group in points for name in points[group]):
+        return []
+    info = Path(_SITE.name, package, f"{package}-{project['version']}.dist-info")
+    info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     lines = [
         line
@@ -31,4 +33,6 @@ def install() -> None:
         for line in (f"[{group}]", *(f"{name} = {value}" for name, value in points.items()))
     ]
     (info / "entry_points.txt").write_text("\n".join(lines))
-    sys.path += [str(EXAMPLE), _SITE.name]
+    places = [str(example), str(info.parent)]
+    sys.path += places
+    return places

@@ -1,4 +1,4 @@
-"""Orders from a broker as an extra: the uplink's part of a runtime, its numbers, and the finding of `hearth doctor`."""
+"""Orders from a broker as an extra: the uplink's part of a runtime and its numbers."""
 
 from __future__ import annotations
 
@@ -71,12 +71,3 @@ def figures(status: Mapping[str, Any]) -> Iterable[Figure]:
         Figure("reconnects", "Connections after the first one", status.get("reconnects", 0), counter=True),
     )
     return figures if status else ()
-
-
-def finding(uplink: Mapping[str, Any]) -> tuple[str, str, str, str | None]:
-    """Return the finding of `hearth doctor` on the state of an uplink: state, name, finding, cure."""
-    told = f"{uplink.get('id')} at {uplink.get('broker')}: {uplink.get('outbox')} messages wait to be published"
-    if uplink.get("connected"):
-        return "OK", "broker", f"connected as {told}", None
-    cure = "jobs go on without it; look at the network, the certificate and the user at the broker"
-    return "WARN", "broker", f"not connected as {told}: {uplink.get('reason') or 'connecting'}", cure

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from hearth.actors.bridges.hcp.lazy import JobStorage, LazyJobServer
+    from hearth.actors.bridges.hcp.lazy import JobStorage
     from hearth.actors.runtime import RuntimeParts
     from hearth.actors.service import OpenSession
     from hearth.config.model import Config
@@ -40,7 +40,8 @@ class HcpService(Service):
     model: AskConfig = field(factory=AskConfig)
     """The model that `job.plan` asks."""
     storage: JobStorage | None = field(default=None, init=False)
-    server: LazyJobServer | None = field(default=None, init=False)
+    server: Any = field(default=None, init=False)
+    """The `lazy.LazyJobServer`, while it serves."""
 
     def open(self, parts: RuntimeParts) -> list[str]:
         """See Service."""

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from hearth.actors.listeners.accept import Listener
-    from hearth.actors.service import Opening
+    from hearth.actors.listeners.accept import Listener, Opening
 
 
 def open_http(opening: Opening) -> Listener:

@@ -29,7 +29,7 @@ from hearth.cli.common import DONE, FAILED, UNREACHABLE, Options, interruptible,
 from hearth.cli.doctor.answers import DAEMON, ask_daemon
 from hearth.cli.doctor.check import Check
 from hearth.cli.doctor.confinement import look_at_confinement, machine_checks
-from hearth.cli.doctor.files import check_log, check_socket, check_state, check_tpm
+from hearth.cli.doctor.files import check_extras, check_log, check_socket, check_state, check_tpm
 from hearth.cli.doctor.hardware import hardware_checks, look_at_hardware
 from hearth.config.model import Config, default_socket, default_state_dir, load_config
 from hearth.errors import ConfigError
@@ -101,7 +101,7 @@ class Examination:
             finding, _, cure = str(error).partition("; ")
             checks.append(Check("WARN", "state", finding, cure))
         checks += [*self._trust(), *self._owner()]
-        checks += check_tpm(self.config.attest.tpm)
+        checks += [*check_tpm(self.config.attest.tpm), *check_extras(self.config)]
         return [*checks, *hardware_checks(self.hardware), *machine_checks(self.confinement)]
 
     def _trust(self) -> Iterator[Check]:

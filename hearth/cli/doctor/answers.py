@@ -8,6 +8,7 @@ from hearth.cli.common import Options, session
 from hearth.cli.doctor.check import Check
 from hearth.cli.doctor.confinement import daemon_checks, look_at_daemon
 from hearth.errors import CarrierError, RpcError
+from hearth.extras import extras_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,8 +46,9 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
     yield from _buses(health.get("buses", {}))
     yield from _halt(health.get("halt") or {})
     yield from map(_undriven, board.get("undriven", ()))
-    if (uplink := health.get("amqp")) is not None:
-        yield _broker(uplink)
+    for extra in extras_of(health):
+        if extra.finding and (state := health.get(extra.name)) is not None:
+            yield Check(*extra.load("finding")(state))
     yield from _audit(health.get("audit") or {})
 
 
@@ -75,14 +77,6 @@ def _undriven(missing: Mapping[str, Any]) -> Check:
         return Check("OK", "bus", f"{told}; not driven")
     cure = missing.get("cure") or "hearth cannot serve it; the board's profile says what is wanted"
     return Check("WARN", "bus", told, cure)
-
-
-def _broker(uplink: Mapping[str, Any]) -> Check:
-    told = f"{uplink.get('id')} at {uplink.get('broker')}: {uplink.get('outbox')} messages wait to be published"
-    if uplink.get("connected"):
-        return Check("OK", "broker", f"connected as {told}")
-    cure = "jobs go on without it; look at the network, the certificate and the user at the broker"
-    return Check("WARN", "broker", f"not connected as {told}: {uplink.get('reason') or 'connecting'}", cure)
 
 
 def _audit(audit: Mapping[str, Any]) -> Iterator[Check]:

@@ -1,4 +1,5 @@
-"""Checks that need no daemon: its socket as a file, its state directory, its TPM, the end of its audit log.
+"""Checks that need no daemon: its socket as a file, its state directory, its TPM, its extras, the
+end of its audit log.
 
 No check changes anything or raises for a finding.
 """
@@ -18,9 +19,12 @@ from hearth._util.files import ownership_fault
 from hearth.audit.files import backward, parse
 from hearth.audit.record import Record, digest
 from hearth.cli.doctor.check import Check
+from hearth.extras import extras_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hearth.config.model import Config
 
 
 LAST_RECORDS = 1000
@@ -105,6 +109,14 @@ def check_tpm(tpm: str | None) -> Iterator[Check]:
         yield Check("WARN", "tpm", f"{device} cannot be used by {_user(os.geteuid())}", cure)
     else:
         yield Check("OK", "tpm", f"{device} can be used")
+
+
+def check_extras(config: Config) -> Iterator[Check]:
+    """Check that the packages of each extra that is configured are installed, where this runs."""
+    for extra in extras_of(config.extras):
+        if (lack := extra.lack(config)) is not None:
+            finding, _, cure = lack.partition("; ")
+            yield Check("FAIL" if extra.refuses else "WARN", "extra", finding, cure)
 
 
 def _is_seen(path: Path) -> bool:
