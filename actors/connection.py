@@ -109,8 +109,8 @@ class Directory(Protocol):
         """Return True if an extra that answers this method is not there yet."""
         ...
 
-    def load_for(self, method: str, then: Callable[[ConfigError | None], None]) -> None:
-        """Load the extras that answer this method, and then call `then`, with the reason if that failed."""
+    def load(self, then: Callable[[ConfigError | None], None]) -> None:
+        """Load such extras, and then call `then`, with the reason if that failed."""
 
     def open_session(self, principal: Principal, opening: SessionOpen, request: Request) -> Session:
         """Start a session, which answers `request`. Raises RpcError."""
@@ -439,7 +439,7 @@ class Connection:
                 self._call_jobs(call)
                 return
             if call.method in LOADING and self._directory.waits_for(call.method):
-                self._directory.load_for(call.method, partial(self._loaded, call, weight))
+                self._directory.load(partial(self._loaded, call, weight))
                 return
             self._to_session(call, weight)
         except RpcError as error:

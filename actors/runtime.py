@@ -67,7 +67,7 @@ from hearth.protocol.methods import HaltNow
 from hearth.schema import Validator, check_schema
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 
     from hearth.actors.attestation import Attestation
     from hearth.actors.journal import Journal
@@ -249,6 +249,8 @@ class Runtime:
         """For each Unix socket of the daemon whose file was removed: what that means."""
         self.extras: dict[str, Any] = {}
         """By name: the `service.Service` of each extra that serves here."""
+        self._loading: list[Callable[[ConfigError | None], None]] = []
+        """Called when the extras that are being made are there."""
         self._nursery: trio.Nursery | None = None
         self._outer: trio.Nursery | None = None
         self._policy_read_at = timestamp(parts.clock())
@@ -692,33 +694,32 @@ class Runtime:
         return server
 
     def waits_for(self, method: str) -> bool:
-        """Return True if an extra that answers this method is not there yet; see `load_for`."""
-        return any(self._unmade(method))
+        """Return True if an extra that answers this method is not there yet, and takes a while to be made."""
+        later = (OWN[name] for name in self.parts.later if name not in self.extras)
+        return any(method in extra.methods and (extra.section or not extra.imported) for extra in later)
 
-    def load_for(self, method: str, then: Callable[[ConfigError | None], None]) -> None:
-        """Make the extras that answer a method, in a thread; then call `then`, with the reason if that failed."""
+    def load(self, then: Callable[[ConfigError | None], None]) -> None:
+        """Make the extras that wait for a use, in a thread; then call `then`, with the reason if that failed."""
         if self._outer is None:
             then(None)
-        else:
-            self._outer.start_soon(self._load_for, list(self._unmade(method)), then)
+            return
+        # Made once: two would write one file.
+        self._loading.append(then)
+        if len(self._loading) == 1:
+            self._outer.start_soon(self._load)
 
-    async def _load_for(self, names: Sequence[str], then: Callable[[ConfigError | None], None]) -> None:
+    async def _load(self) -> None:
+        failure = None
         try:
-            for name in names:
+            for name in [name for name in self.parts.later if name not in self.extras]:
                 make = partial(self.parts.later[name], self.parts)
                 self._add(name, await trio.to_thread.run_sync(make, abandon_on_cancel=True))
         except ConfigError as error:
             log.error("%s", error)
-            then(error)
-        else:
-            then(None)
-
-    def _unmade(self, method: str) -> Iterator[str]:
-        """Yield the extras that answer a method and take a while to be made."""
-        for name in self.parts.later:
-            extra = OWN[name]
-            if method in extra.methods and name not in self.extras and (extra.section or not extra.imported):
-                yield name
+            failure = error
+        waiting, self._loading = self._loading, []
+        for then in waiting:
+            then(failure)
 
     def _add(self, name: str, service: Any) -> None:
         # Two may have been made at the same time, one here and one in a thread: the first one serves.

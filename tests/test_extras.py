@@ -7,17 +7,22 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import grimp
 import pytest
+import trio
+from attrs import evolve
 from support import vendor
+from support.world import BenchWorld, running
 
+from hearth.actors.service import Service
 from hearth.cli.doctor import check_extras
 from hearth.config.ask import AskConfig
 from hearth.config.hcp import HcpConfig
 from hearth.config.model import Config, load_config
-from hearth.errors import ConfigError
+from hearth.errors import ConfigError, InternalError
 from hearth.extras import OWN, active, extras_of
 
 if TYPE_CHECKING:
@@ -169,6 +174,59 @@ def test_nothing_is_asked_for_by_a_section_of_defaults() -> None:
     sections = {name: extra.load("section")() for name, extra in OWN.items() if extra.section and name != "card"}
     assert [extra.name for extra in active(Config(**sections))] == ["hcp"]
     assert active(Config(hcp=HcpConfig(serve=False), ask=AskConfig())) == []
+
+
+# --- an extra that waits for its first use ----------------------------------------------------------------------------
+
+
+async def test_it_is_made_once_in_a_thread_and_all_that_ask_meanwhile_are_answered() -> None:
+    made, may_go, begun = [], threading.Event(), trio.Event()
+
+    class Card(Service):
+        def card(self) -> dict[str, str]:
+            return {"name": "late"}
+
+    def make(_parts: object) -> Card:
+        made.append(threading.current_thread())
+        trio.from_thread.run_sync(begun.set)
+        assert may_go.wait(30)
+        return Card()
+
+    world = BenchWorld()
+    world.parts = evolve(world.parts, later={**world.parts.later, "card": make})
+    answers = []
+
+    async def ask(client: Any) -> None:
+        opened = await client.call("session.open")
+        answers.append((await client.call("mcp.info", session_id=opened["session_id"]))["agent_card"])
+
+    with trio.fail_after(60):
+        async with running(world), trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask, world.connect())
+            other = world.connect()
+            await begun.wait()
+            # The loop serves others while the thread works.
+            await other.call("session.open")
+            assert answers == []
+            may_go.set()
+    assert answers == [{"name": "late"}] * 3
+    assert made == [one for one in made if one is not threading.main_thread()][:1]
+
+
+async def test_one_that_cannot_be_made_is_an_error_of_the_call_with_the_reason() -> None:
+    def make(_parts: object) -> None:
+        raise ConfigError("the card's file is a directory")
+
+    world = BenchWorld()
+    world.parts = evolve(world.parts, later={**world.parts.later, "card": make})
+    with trio.fail_after(60):
+        async with running(world):
+            client = world.connect()
+            opened = await client.call("session.open")
+            with pytest.raises(InternalError) as caught:
+                await client.call("mcp.info", session_id=opened["session_id"])
+    assert caught.value.data["reason"] == "the card's file is a directory"
 
 
 # --- another package's ------------------------------------------------------------------------------------------------

@@ -75,8 +75,9 @@ class Reloader:
             raise _widens(change)
         kept = list(self._keeping())
         closed = self._runtime.replace_policy(entries, change)
-        running, read = self._config.sections(), config.sections()
-        sections = [name for name in read if _differs(name, running.get(name), read[name])]
+        # Those of extras that are given in neither are not imported for this.
+        names = dict.fromkeys((*self._config.sections(given=True), *config.sections(given=True)))
+        sections = [name for name in names if _differs(name, self._config, config)]
         if not kept:
             log.info("certificates have been read again")
         log.info("the policy has been read again: %d entries; %d sessions are closed", len(entries), closed)
@@ -134,8 +135,10 @@ def _widens(change: PolicyChange) -> InvalidParams:
     return InvalidParams(f"the policy is not taken: {reason}; {cure}", data=details)
 
 
-def _differs(section: str, now: Any, then: Any) -> bool:
+def _differs(section: str, running: Config, read: Config) -> bool:
     """Return True if a section of the file is not what the daemon runs with."""
+    now: Any = getattr(running, section, None)
+    then: Any = getattr(read, section, None)
     # What options of the command line may have replaced is not compared.
     if section == "board":
         then = evolve(then, profile=now.profile)

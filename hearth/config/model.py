@@ -442,12 +442,11 @@ class Config:
         for section in self.extras.values():
             yield from section.files()
 
-    def sections(self) -> dict[str, Any]:
-        """Return all sections by name, in the order of a hearth.toml."""
-        return {
-            name: self.extras[name] if name in self.extras else getattr(self, name)
-            for name in _in_order(extras_of(self.extras))
-        }
+    def sections(self, *, given: bool = False) -> dict[str, Any]:
+        """Return all sections by name, in the order of a hearth.toml; those of extras only if they are `given`."""
+        extras = extras_of(self.extras)
+        names = _in_order([extra for extra in extras if extra.name in self.extras] if given else extras)
+        return {name: getattr(self, name) for name in names}
 
     def to_toml(self) -> str:
         """Return a hearth.toml with every key, the unset ones as comments, which loads back to an equal Config."""

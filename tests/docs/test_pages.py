@@ -48,6 +48,7 @@ TESTED_IN = {
     "docs/howto/use-signals.md": HERE,
     "docs/howto/watch-from-a-web-page.md": HERE,
     "docs/howto/write-a-driver.md": HERE,
+    "docs/howto/write-an-extra.md": HERE,
     "docs/reference/cli.md": "tests/cli/test_cli_reference.py",
     "docs/reference/config.md": "tests/config/test_config_documents.py",
     "docs/reference/errors.md": HERE,
@@ -85,6 +86,7 @@ PLAYED = {
     "docs/howto/use-signals.md": "",
     "docs/howto/watch-from-a-web-page.md": "",
     "docs/howto/write-a-driver.md": "",
+    "docs/howto/write-an-extra.md": "",
     "docs/operations.md": "",
     "docs/reference/sensors.md": "",
     "docs/sandbox.md": "",
@@ -117,13 +119,14 @@ def test_the_test_of_a_page_exists_and_names_it(name: str) -> None:
     assert Path(name).name in test.read_text("utf-8")
 
 
-def test_the_guide_to_a_driver_has_the_files_of_the_example_whole() -> None:
+@pytest.mark.parametrize(("page", "example"), [("write-a-driver", "acme_lamp"), ("write-an-extra", "acme_beacon")])
+def test_the_guide_to_a_package_has_the_files_of_its_example_whole(page: str, example: str) -> None:
     shown = {}
-    for block in blocks(PAGES["docs/howto/write-a-driver.md"]):
+    for block in blocks(PAGES[f"docs/howto/{page}.md"]):
         first, _, text = block.text.partition("\n")
-        if first.startswith("# acme_lamp/"):
+        if first.startswith(f"# {example}/"):
             shown[first.removeprefix("# ")] = text
-    files = [file for file in (ROOT / "examples" / "acme_lamp").rglob("*") if file.suffix in (".py", ".toml")]
+    files = [file for file in (ROOT / "examples" / example).rglob("*") if file.suffix in (".py", ".toml")]
     assert shown == {file.relative_to(ROOT / "examples").as_posix(): file.read_text("utf-8") for file in files}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from hearth.config.model import Config
     from hearth.tools import ToolRegistry
 
+log = logging.getLogger("hearth.hcp")
+
 
 @define(eq=False, slots=False)
 class HcpService(Service):
@@ -45,6 +48,10 @@ class HcpService(Service):
 
     def open(self, parts: RuntimeParts) -> list[str]:
         """See Service."""
+        if self.settings.capabilities:
+            # These are loaded by now; shipped capabilities are loaded with the first job.
+            for note in self.capabilities.notes:
+                log.info("%s", note)
         storage = open_job_storage(parts)
         return [] if storage is None else [*storage.notes]
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from hearth.actors.listeners.accept import Listener, Opening
+    from hearth.actors.runtime import Runtime
 
 
 def open_http(opening: Opening) -> Listener:
@@ -44,7 +45,8 @@ def open_http(opening: Opening) -> Listener:
         return opened(opening.config, runtime(), hosts, reporting, with_mcp=with_mcp, page=page)
 
     def count(carrier: str) -> AbstractContextManager[None]:
-        return runtime().parts.journal.metrics.connection(carrier)
+        serving: Runtime = runtime()
+        return serving.parts.journal.metrics.connection(carrier)
 
     return HttpListener(
         listening,

@@ -1,5 +1,4 @@
-"""Checks that need no daemon: its socket as a file, its state directory, its TPM, its extras, the
-end of its audit log.
+"""Checks that need no daemon: its socket as a file, its state directory, its TPM, its extras, the end of its log.
 
 No check changes anything or raises for a finding.
 """
