@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from hearth.actors.daemon.sockets import Sockets
+    from hearth.actors.daemon.sockets import UnixSockets
     from hearth.actors.listeners.accept import Listener
     from hearth.actors.runtime import RuntimeParts
     from hearth.actors.transport import Carrier
@@ -99,7 +99,7 @@ class Daemon:
     """The configuration's file, for a reload."""
     _default_policy: Sequence[PolicyEntry] = field(default=(), kw_only=True, alias="default_policy")
     _max_connections: int = field(kw_only=True, alias="max_connections")
-    _sockets: Sockets | None = field(default=None, kw_only=True, alias="sockets")
+    _sockets: UnixSockets | None = field(default=None, kw_only=True, alias="sockets")
     """The sockets whose files are watched."""
     signals: Signals = field(kw_only=True)
     log_handler: NonBlockingLogHandler = field(kw_only=True)

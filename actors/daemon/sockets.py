@@ -30,7 +30,7 @@ LONGEST_PATH = 107
 
 
 @define(eq=False)
-class Sockets:
+class UnixSockets:
     """The socket of sessions at `path`, and the one that takes only a halt, where there can be one."""
 
     path: Path
@@ -72,15 +72,15 @@ class Sockets:
             unix.remove(path, status)
 
 
-def open_sockets(config: Config, uid: int) -> Sockets:
+def open_sockets(config: Config, uid: int) -> UnixSockets:
     """Bind the sockets, or take over those of the service manager. Raises ConfigError."""
     path = config.server.socket or default_socket(os.environ, os.geteuid())
     listening, halting = activated_sockets(os.environ)
     if listening is None:
-        sockets = Sockets(path, made=() if path.parent.is_dir() else (path.parent,))
+        sockets = UnixSockets(path, made=() if path.parent.is_dir() else (path.parent,))
         sockets.listening = sockets.bind(path, config, uid)
     else:
-        sockets = Sockets(Path(listening.getsockname()), listening)
+        sockets = UnixSockets(Path(listening.getsockname()), listening)
         unix.check_directory(sockets.path.parent, uid)
     try:
         sockets.halting = halting or _bind_halt_socket(sockets, config, uid)
@@ -91,7 +91,7 @@ def open_sockets(config: Config, uid: int) -> Sockets:
     return sockets
 
 
-def _bind_halt_socket(sockets: Sockets, config: Config, uid: int) -> socket.socket | None:
+def _bind_halt_socket(sockets: UnixSockets, config: Config, uid: int) -> socket.socket | None:
     """Return the halt socket beside the other one; None, with a warning, where it cannot be. Raises ConfigError."""
     place = halt_socket(sockets.path)
     if not sockets.bound:

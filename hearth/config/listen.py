@@ -130,7 +130,7 @@ class HostName(Text):
         return text
 
 
-class Listening(Section):
+class ListenerSection(Section):
     """A section of a listener, whose keys are `listen` and the files of its certificates."""
 
     __slots__ = ()
@@ -167,7 +167,7 @@ class Listening(Section):
         for theirs in config.extras.values():
             if theirs is self:
                 return
-            if isinstance(theirs, Listening) and theirs.listen is not None and listen.overlaps(theirs.listen):
+            if isinstance(theirs, ListenerSection) and theirs.listen is not None and listen.overlaps(theirs.listen):
                 yield (
                     f"[{self.NAME}]: {listen} is taken by [{theirs.NAME}] listen = {show(str(theirs.listen))}; "
                     "give one of them another port"
@@ -186,7 +186,7 @@ class Listening(Section):
 
 
 @frozen(field_transformer=checked)
-class TlsConfig(Listening):
+class TlsConfig(ListenerSection):
     """[tls]: HACP lines over TCP with TLS; every client needs a certificate (draft §10.3). All four keys or none."""
 
     NAME: ClassVar = "tls"
@@ -208,7 +208,7 @@ class TlsConfig(Listening):
 
 
 @frozen(field_transformer=checked)
-class WebSocketConfig(Listening):
+class WebSocketConfig(ListenerSection):
     """[websocket]: one JSON document per message (draft §2.2), over TLS if `cert` and `key` are set.
 
     A listener that other machines can reach needs TLS, or `plaintext` and a proxy in front that ends TLS.
@@ -232,7 +232,7 @@ class WebSocketConfig(Listening):
 
 
 @frozen(field_transformer=checked)
-class HttpConfig(Listening):
+class HttpConfig(ListenerSection):
     """[http]: the dashboard at /ui, MCP at /mcp, the AgentCard, /healthz and /metrics, over TLS with `cert` and `key`.
 
     As with [websocket], a listener that other machines can reach needs TLS, or a proxy in front and `plaintext`.

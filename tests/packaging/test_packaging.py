@@ -383,6 +383,27 @@ def test_a_vendors_kind_passes_the_suite_of_all_kinds_from_its_own_wheel(
 
 
 @pytest.mark.proof
+def test_a_vendors_extra_is_served_from_its_own_wheel(do: Callable[..., str], wheel: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "acme_beacon", tmp_path / "source")
+    do(sys.executable, "-m", "venv", "own")
+    do("own/bin/pip", "install", "--quiet", wheel)
+    do("own/bin/pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "wheels", "./source")
+    do("own/bin/pip", "install", "--quiet", "--no-deps", *(tmp_path / "wheels").iterdir())
+    (tmp_path / "hearth.toml").write_text(f'[audit]\npath = "{tmp_path}/audit.log"\n[beacon]\nevery_s = 0.05\n')
+    assert "[beacon] every_s: 0.05 is a load" in do("own/bin/hearthd", "--config", "hearth.toml", "--check")
+    assert '[beacon]\nmessage = "on air"' in do("own/bin/hearthd", "--config", "hearth.toml", "--print-config")
+    served = (
+        "import pathlib, trio, hearth\n"
+        "async def main():\n"
+        "    config = hearth.load_config(pathlib.Path('hearth.toml'))\n"
+        "    async with hearth.open_runtime(config=config) as runtime, runtime.open_session() as session:\n"
+        "        print((await session.run('hw.board'))['health']['beacon']['message'])\n"
+        "trio.run(main)\n"
+    )
+    assert do("own/bin/python", "-c", served) == "on air\n"
+
+
+@pytest.mark.proof
 def test_pipx_installs_it_and_runs_it_without_installing_it(do: Callable[..., str], wheel: Path) -> None:
     assert PLAYED.search(do("pipx", "run", "--spec", wheel, "hearth", "demo", "--fast"))
     do("pipx", "install", wheel)
