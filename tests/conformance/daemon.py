@@ -128,8 +128,9 @@ import cryptography.hazmat.primitives.serialization, hearth.audit.keys, jsonsche
 user, *arguments = sys.argv[1:]
 config = daemon.load_config(Path(arguments[1]), any_owner=True)
 parts = daemon.build_parts(config, default_policy=(), daemon=True)
-daemon.load_ahead(parts)
-import hearth.agentcard.signature
+import difflib, hearth.agentcard.signature
+for service in parts.extras.values():
+    service.ahead()
 from hearth.extras import OWN
 for later in ("card", "mcp"):
     OWN[later].load("service")
