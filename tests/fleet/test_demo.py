@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.rabbitmq import installed
 
-from hearth.cli.demo import fleet
+from hearth.cli.demo import fleet, fleet_devices
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def test_the_demo_plays_to_the_end_and_leaves_nothing_behind(temporary, capsys) 
 @pytest.mark.skipif(not installed(), reason=fleet.MISSING)
 def test_a_device_that_does_not_do_its_orders_ends_the_demo_with_1(temporary, capsys, monkeypatch) -> None:
     monkeypatch.setattr(fleet, "DEVICES", 2)
-    monkeypatch.setattr(fleet, "CAPABILITY", fleet.CAPABILITY.replace("names:\n", "names[:1]:\n"))
+    monkeypatch.setattr(fleet_devices, "CAPABILITY", fleet_devices.CAPABILITY.replace("names:\n", "names[:1]:\n"))
     assert fleet.main(["--json"]) == 1
     assert '"ok":false' in capsys.readouterr().out.replace(" ", "")
     assert list(temporary.iterdir()) == []
