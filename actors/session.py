@@ -278,9 +278,7 @@ class Session:
         if not self._waiting or self._handling is not None or type(request.params) is HaltReset:
             self.post(request)
             return
-        # As `_heard`, which is for a request that is posted.
-        self._idle_timer.heard_at = self._clock()
-        request.halts = self._services.tasks.halt_flag.count if self._halts is None else self._halts
+        self._heard(request)
         if type(request.params) is SessionClose:
             # Now, and not only in the session's own turn: a task that has not begun by then begins nothing.
             self._take(request)

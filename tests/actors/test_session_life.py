@@ -221,7 +221,7 @@ async def test_connections_that_followed_and_went_are_forgotten(world):
         await session.subscribe()
         await session.client.close()
         await trio.testing.wait_all_tasks_blocked()
-    assert len(actor._subscribers._followers) <= 1
+    assert len(actor._subscribers.followers) <= 1
 
 
 # --- closing -----------------------------------------------------------------------------------------------------
