@@ -439,7 +439,7 @@ class OneWalk:
 WALKS: Final = [
     OneWalk("gpio-set", "gpio.set over a socket", 200, gpio_set),
     OneWalk("i2c-read", "i2c.read over a socket", 200, i2c_read),
-    OneWalk("cancel", "task.cancel over a socket", 137, cancel),
+    OneWalk("cancel", "task.cancel over a socket", 181, cancel),
     OneWalk("embedded", 'session.run("gpio.set"), embedded', 300, in_process, inside=True),
     OneWalk("mcp-call", "MCP tools/call of gpio_set", 250, mcp_call, inside=True),
     OneWalk("hcp-job", "HCP job of two readings", 1200, hcp_job),

@@ -175,11 +175,11 @@ class _I2cTools:
 
     def _driver(self, bus: int) -> I2cDriver:
         """Return the driver of a bus. Raises InvalidParams for one that the board does not have."""
-        driver: Any = self._board.drivers.get(f"i2c:{bus}")
-        if driver is None:
+        bus_id = f"i2c:{bus}"
+        if bus_id not in self._board.drivers:
             self._board.bus("i2c", "bus", bus)
-        found: I2cDriver = driver
-        return found
+        driver: I2cDriver = self._board.drivers[bus_id]
+        return driver
 
     def _numbered(self, bus: int, addr: int | str, reg_width: int, ten_bit: bool) -> bool:
         """Return True if the profile has this width for the register numbers of a device."""
