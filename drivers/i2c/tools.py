@@ -178,8 +178,9 @@ class _I2cTools:
         bus_id = f"i2c:{bus}"
         if bus_id not in self._board.drivers:
             self._board.bus("i2c", "bus", bus)
-        driver: I2cDriver = self._board.drivers[bus_id]
-        return driver
+        driver: Any = self._board.drivers[bus_id]
+        found: I2cDriver = driver
+        return found
 
     def _numbered(self, bus: int, addr: int | str, reg_width: int, ten_bit: bool) -> bool:
         """Return True if the profile has this width for the register numbers of a device."""
