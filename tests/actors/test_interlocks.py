@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
@@ -12,6 +11,7 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
+from support.amounts import amount
 from support.mcp import mcp_client, text_of
 from support.waiting import passes
 from support.world import BoardWorld, running
@@ -26,7 +26,7 @@ from hearth.mcp.results import META_ERROR
 
 PUMP, DOOR, LID, LAMP = 0, 1, 2, 3
 CLOSED, OPENED = 0, 1
-WRITES = int(os.environ.get("HEARTH_WRITES", "100000"))
+WRITES = amount("HEARTH_WRITES", 100_000)
 
 RULES = {"drives": "PUMP", "value": 1, "max_age_ms": 500, "check_ms": 100}
 DOOR_CLOSED = {"line": "DOOR", "value": CLOSED}

@@ -7,7 +7,6 @@ gets, with the virtual time of each, and compares them with the limits as this f
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
@@ -15,6 +14,7 @@ from itertools import pairwise
 
 import pytest
 import trio
+from support.amounts import amount
 from support.steps import within_real_seconds
 from support.world import BoardWorld
 from support.writers import WRITERS, no_threads, serving
@@ -22,7 +22,7 @@ from support.writers import WRITERS, no_threads, serving
 from hearth import step
 from hearth.errors import RpcError
 
-WRITES = int(os.environ.get("HEARTH_WRITES", "100000"))
+WRITES = amount("HEARTH_WRITES", 100_000)
 SLACK = 1e-3
 """Seconds between the moment of a switching and the one at which a bus counts it."""
 

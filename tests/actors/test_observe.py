@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 
 import orjson
 import pytest
 import trio
 from attrs import evolve
+from support.amounts import amount
 from support.waiting import passes
 from support.world import ALICE, BOB, OPEN, BenchWorld, BoardWorld, running, simulated
 
@@ -330,7 +330,7 @@ async def test_a_runtime_without_observers_keeps_nothing_and_falls_asleep_again(
 
 # --- worlds at random -----------------------------------------------------------------------------------------------
 
-WORLDS = int(os.environ.get("HEARTH_WORLDS", "1000")) // 25
+WORLDS = amount("HEARTH_WORLDS", 1000) // 25
 
 
 async def _act(session, rng: random.Random) -> None:

@@ -15,9 +15,10 @@ import trio
 from fleet.bench import Device, restart
 from fleet.swarm import QUICK
 from fleet.test_client import calling, ended, job
+from support.amounts import amount
 
 pytestmark = pytest.mark.proof
-KILLS, DEVICES = int(os.environ.get("HEARTH_BROKER_KILLS", "10")), int(os.environ.get("HEARTH_FLEET_DEVICES", "25"))
+KILLS, DEVICES = amount("HEARTH_BROKER_KILLS", 10, least=3), int(os.environ.get("HEARTH_FLEET_DEVICES", "25"))
 EACH = 25
 """Devices of one process."""
 

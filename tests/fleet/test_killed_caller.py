@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from fleet.test_client import job
+from support.amounts import amount
 
 from hearth.fleet.order_store import FleetOrder, OrderStore
 from hearth.hcp.codec import message, write_message
 
 pytestmark = pytest.mark.proof
-KILLS = int(os.environ.get("HEARTH_CALLER_KILLS", "20"))
+KILLS = amount("HEARTH_CALLER_KILLS", 20, least=5)
 """Kills; many in `make proof`."""
 PREFETCH = 10
 

@@ -7,7 +7,6 @@ caller outlives all of them.
 from __future__ import annotations
 
 import json
-import os
 import re
 from types import SimpleNamespace
 
@@ -17,10 +16,11 @@ from crash.deployment import Life
 from fleet.bench import Device
 from fleet.swarm import QUICK
 from fleet.test_client import calling, ended, job
+from support.amounts import amount
 from support.zygote import Zygote
 
 pytestmark = pytest.mark.proof
-KILLS = int(os.environ.get("HEARTH_DEVICE_KILLS", "64"))
+KILLS = amount("HEARTH_DEVICE_KILLS", 64, least=16)
 """Kills, spread over the boundaries."""
 BOUNDARIES = 60
 """More than a life with one order has."""

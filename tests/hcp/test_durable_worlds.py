@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 from attrs import evolve
 from hcp.durable_worlds import Broken, play
+from support.amounts import amount
 
 from hearth.actors.bridges.hcp.execution import Execution
 from hearth.actors.bridges.hcp.job import RunningJob
@@ -18,7 +19,8 @@ from hearth.actors.bridges.hcp.store import JobStore
 from hearth.actors.session import Session
 from hearth.hcp.durable import ReplayHistory
 
-QUICK, WORLDS, BLOCK = 120, 2000, 500
+QUICK, BLOCK = 120, 500
+WORLDS = amount("HEARTH_JOB_WORLDS", 2000, least=BLOCK)
 
 
 def played(seeds):

@@ -22,12 +22,13 @@ from simulation import runner
 from simulation.disk import WorldDisk
 from simulation.marks import MARKS, missed
 from simulation.scenario import parts, play
+from support.amounts import amount
 
 import hearth._util.ids
 
 ROOT = Path(__file__).parents[2]
 FAST, FIRST, BLOCK = 30, 200, 500
-WORLDS = int(os.environ.get("HEARTH_WORLDS", "10000"))
+WORLDS = amount("HEARTH_WORLDS", 10_000)
 """How many `make proof` plays, in blocks, each in a process of its own: this one has much in its memory."""
 
 
@@ -40,7 +41,7 @@ def digest(seed, **more):
 def played(tmp_path, seeds, *more):
     """What happened in these worlds, as the command keeps it; none of them broke a promise."""
     command = [sys.executable, "-m", "tests.simulation", "--seeds", str(seeds), "--state", tmp_path / "state", *more]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     kept = json.loads((tmp_path / "state").read_text().splitlines()[-1])
     assert kept["figures"]["seeds"] == kept["of"] == seeds

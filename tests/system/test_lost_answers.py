@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import random
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from uuid import UUID
 
 import pytest
+from support.amounts import amount
 from support.hearthd import BOUND
 from support.http import envelope, message, modern
 from support.mcp import RawMcp
@@ -32,7 +32,7 @@ POINTS = ("before it is whole", "before the answer", "after the answer", "after 
 """The point of a submission at which its connection is lost."""
 EACH = 20
 """Submissions in one life of a daemon."""
-MANY = int(os.environ.get("HEARTH_ANSWERS", "100"))
+MANY = amount("HEARTH_ANSWERS", 100, least=20)
 """How many submissions each surface has in `make proof`; a thousand take some minutes."""
 CUT_SHORT = ("not run again", "CANCELLED", "daemon_ended")
 """What a caller is told of a submission whose end is not known, or that its own end has cancelled: one of these."""
