@@ -473,9 +473,9 @@ class TaskActor:
             }
         self._records.append(record)
         self._events.append(("finish", {"step_index": index, "tool": step.tool.name, **step.outcome()}))
-        if self._services.observer.awake and (result := step.result or _no_value(error)) is not None:
+        if self._services.observer.awake and (shown := step.result or _no_value(error)) is not None:
             ids = {"session_id": self.requester.session_id, "task_id": self.task_id, "step_index": index}
-            self._services.observer.reading(step.tool.name, step.logged, result, ids)
+            self._services.observer.reading(step.tool.name, step.logged, shown, ids)
 
     def _no_room(self, step: StepRun, size: int) -> QueueFull | None:
         """Charge a result of `size` bytes, or return the error because of which it cannot be kept.

@@ -220,7 +220,7 @@ ERROR_TABLE: Mapping[int, type[RpcError]] = {
 
 def no_value(text: str, **data: Any) -> DeviceError:
     """Return the error of a device that was read, and whose answer means that it has no value."""
-    return DeviceError(text, effect="none", data={**data, "errno": "ENODATA", "quality": "none"})
+    return DeviceError(text, effect="none", data={"errno": "ENODATA", **data, "quality": "none"})
 
 
 def has_no_value(error: RpcError) -> bool:

@@ -59,7 +59,7 @@ def _left(bits: int, per_unit: int) -> Callable[[bytes], float]:
 def decode_tmp117(raw: bytes) -> float:
     """Return degrees Celsius from a TMP117. Raises DeviceError for its -256 before the first conversion."""
     if raw == b"\x80\x00":
-        raise DeviceError("the tmp117 has measured nothing yet; ask again", effect="none", data={"errno": "EAGAIN"})
+        raise no_value("the tmp117 has measured nothing yet; ask again", errno="EAGAIN")
     return int.from_bytes(raw, "big", signed=True) / 128
 
 

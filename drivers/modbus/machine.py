@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hearth.drivers.linux.survey import Inspection
     from hearth.drivers.modbus.driver import ModbusDevice, ModbusRegister
     from hearth.drivers.modbus.spec import ModbusSpec
+    from hearth.drivers.serial_port.settings import Parity
 
 REACHED_WITHIN_S: Final = 2.0
 """Seconds for the connections of all lines together."""
@@ -126,9 +127,11 @@ def _quirk(at: str, spec: ModbusSpec) -> Iterator[ProfileProblem]:
                 if _tried(other, device, register)[0] is None:
                     yield ProfileProblem(f"{at}.{key}", "warn", told, cure)
                     return
+    if fault:
+        yield ProfileProblem(at, "warn", f"{device.name} is not understood: {fault}")
+        return
     told = f"{device.name} (unit {device.unit}) does not answer a read within {spec.timeout_ms:g} ms"
     cure = f"is it on{', set to RTU' if spec.driver == 'rtu' else ''}, and is its unit right?"
-    told, cure = (f"{device.name} is not understood: {fault}", None) if fault else (told, cure)
     yield ProfileProblem(at, "warn", told, cure)
 
 
@@ -147,8 +150,8 @@ def _others(spec: ModbusSpec, device: ModbusDevice) -> Iterator[tuple[ModbusSpec
         yield evolve(spec, framing=framing, tid="same"), "framing", alone, f'give the line framing = "{framing}"'
         return
     own = spec.settings
-    found = [(baud, parity) for baud in dict.fromkeys((own.baud, *_BAUDS)) for parity in ("even", "none")]
-    for baud, parity in found:
+    parities: tuple[Parity, ...] = ("even", "none")
+    for baud, parity in product(dict.fromkeys((own.baud, *_BAUDS)), parities):
         if (baud, parity) != (own.baud, own.parity):
             settings = evolve(own, baud=baud, parity=parity)
             told = f"{device.name} does not answer at {own.baud} baud, parity {own.parity}, but with others"

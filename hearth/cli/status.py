@@ -8,11 +8,6 @@ import click
 
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, session, standard
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
 from hearth.cli.status_view import (
     APPROVALS,
     BUSES,
@@ -30,6 +25,9 @@ from hearth.cli.status_view import (
     task_rows,
     uplink_words,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def status_lines(state: Mapping[str, Any], place: str) -> list[str]:

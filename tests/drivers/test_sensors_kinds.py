@@ -67,7 +67,7 @@ def test_a_chip_that_does_not_measure_is_an_error_and_not_its_last_reading(kind,
     raw = next(raw for example, raw, _ in EXAMPLES if example == kind)
     with pytest.raises(DeviceError, match=f"shut down .* is 0x{configuration}") as caught:
         sensor(kind).value(bytes.fromhex(configuration + raw))
-    assert caught.value.data == {"effect": "none", "addr": 0x48, "errno": "ENODATA"}
+    assert caught.value.data == {"effect": "none", "addr": 0x48, "errno": "ENODATA", "quality": "none"}
 
 
 def test_every_kind_has_an_example():
@@ -77,7 +77,7 @@ def test_every_kind_has_an_example():
 def test_a_chip_that_has_measured_nothing_yet_is_an_error_and_not_the_coldest_of_all_temperatures():
     with pytest.raises(DeviceError, match="ask again") as caught:
         sensor("tmp117").value(b"\x02\x20\x80\x00")
-    assert caught.value.data == {"effect": "none", "errno": "EAGAIN"}
+    assert caught.value.data == {"effect": "none", "errno": "EAGAIN", "quality": "none"}
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x19", b"\x19\x00\x60\xa0\x00"])
