@@ -24,7 +24,7 @@ from attrs import asdict, define, evolve, field, frozen
 from hearth._util.files import read_file
 from hearth._util.threads import IMPORTING
 from hearth.drivers.can.driver import EXTENDED, MAX_EXTENDED, MAX_STANDARD
-from hearth.drivers.can.layout import FLOATS, Layout, fits
+from hearth.drivers.can.layout import FLOATS, Layout, fits, reversed_bounds
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -158,6 +158,9 @@ def _layout(message: Any, orphans: frozenset[tuple[int, str]], sieve: _Sieve) ->
         return None
     message.signals[:] = [one for one in message.signals if one not in gone]
     message.refresh(strict=False)
+    for one in filter(reversed_bounds, message.signals):
+        told = f"its bounds are reversed: taken as {one.maximum:g} to {one.minimum:g}"
+        sieve.flaws.append(Flaw(told, message.name, one.name))
     cut = gone or _ident(message) in sieve.cut
     layout = Layout(message, "without the signals that are left out its frame is not whole" if cut else None)
     if (shared := _shared(message)) is not None:

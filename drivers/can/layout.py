@@ -12,7 +12,7 @@ computes each time that they are read. It knows no bus, and no limits of a profi
 from __future__ import annotations
 
 import struct
-from math import isnan
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
@@ -38,6 +38,11 @@ _MOST_BITS: Final = 64
 def fits(signal: Any, length: int) -> bool:
     """Return True if a signal is within a message of so many bytes."""
     return bool(0 <= _place(signal) <= 8 * length - signal.length)
+
+
+def reversed_bounds(signal: Any) -> bool:
+    """Return True if the file gives the greater bound of a signal first: as it is written, no value would fit."""
+    return None not in (signal.minimum, signal.maximum) and bool(signal.minimum > signal.maximum)
 
 
 def _place(signal: Any) -> int:
@@ -90,6 +95,9 @@ class Part:
         """Return the part for a signal of cantools."""
         at, length, conversion = _place(signal), signal.length, signal.conversion
         scale, offset = conversion.scale, conversion.offset
+        bounds = [None if one is None else float(one) for one in (signal.minimum, signal.maximum)]
+        if reversed_bounds(signal):
+            bounds.reverse()
         if float(scale).is_integer() and float(offset).is_integer():
             scale, offset = int(scale), int(offset)
         return cls(
@@ -106,7 +114,7 @@ class Part:
             offset,
             signal.unit,
             signal.choices or {},
-            SignalLimit(*(None if one is None else float(one) for one in (signal.minimum, signal.maximum))),
+            SignalLimit(*bounds),
             conversion.numeric_scaled_to_raw,
             j1939 and not signal.is_signed and length > 1,
             signal.is_multiplexer,
@@ -135,7 +143,7 @@ class Part:
             raw: Any = self.raw_of(value)
             if self.packed is not None:
                 return int.from_bytes(self.packed.pack(raw), "big")
-        except (OverflowError, TypeError, ValueError) as error:
+        except (ArithmeticError, TypeError, ValueError) as error:
             raise ValueError(f"{self.name} cannot be {value!r}: {error}") from error
         bits: int = raw & self.mask
         if self.number(bits) != raw:
@@ -170,7 +178,7 @@ class Part:
     def absent(self, bits: int) -> str | None:
         """Return why bits are not a value ("not available", "error", "not a number", …); None for a value."""
         length = self.end - self.at
-        if self.packed is not None and isnan(self.number(bits)):
+        if self.packed is not None and not isfinite(self.number(bits)):
             return "not a number"
         if length > _MOST_BITS:
             return f"{length} bits are not a number"

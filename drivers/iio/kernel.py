@@ -133,6 +133,9 @@ class KernelSensors(BaseDriver):
             value = _measure(name, channel)
         except OSError as error:
             raise _failure(name, device, channel.path, error) from error
+        if (fault := _fault(channel)) is not None and sysfs.text(fault) == "1":
+            why = f"its chip says that it is at fault ({fault} is 1): is it connected, and whole?"
+            raise no_value(f"sensor {name!r}: {why}", sensor=name)
         if value == _W1_POWER_ON and (unchecked := _unchecked(device)) is not None:
             raise no_value(f"sensor {name!r}: it may not have measured; {unchecked}", sensor=name)
         return KernelReading(value, channel.unit, device.kernel)
@@ -271,6 +274,12 @@ def _off(channel: SensorChannel) -> str | None:
     if channel.enable is None or sysfs.text(channel.enable) != "0":
         return None
     return f"it counts nothing, because it is switched off: `echo 1 | sudo tee {channel.enable}` switches it on"
+
+
+def _fault(channel: SensorChannel) -> Path | None:
+    """Return the attribute in which a hwmon chip says that a reading is not to be trusted (temp1_fault, fan1_fault)."""
+    quantity, _, what = channel.path.name.partition("_")
+    return channel.path.with_name(f"{quantity}_fault") if what in ("input", "average") else None
 
 
 _W1_DEVICE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{12}")

@@ -1,6 +1,6 @@
 """Serial ports of the machine: found, judged and compared with a profile, for every kind that uses one.
 
-A port is never opened, since that moves its RTS and DTR.
+A port is never opened here, since that moves its RTS and DTR.
 """
 
 from __future__ import annotations

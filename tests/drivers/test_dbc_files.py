@@ -340,6 +340,24 @@ def test_the_codes_of_j1939_are_not_numbers(data, values, words, database) -> No
     assert tuple(one.get("none") for one in signals) == words
 
 
+def test_reversed_bounds_and_a_scale_of_nothing_are_told_and_refuse_no_more_than_they_must(database) -> None:
+    made = database(HEAD + 'BO_ 5 R: 2 ECU\n SG_ A : 0|8@1+ (1,0) [200|1] "" ECU\n SG_ B : 8|8@1+ (0,0) [0|0] "" ECU\n')
+    assert str(made.flaws[0]) == "line 8, R.A: its bounds are reversed: taken as 1 to 200"
+    made.check(Frame(5, b"\x05\x00"))
+    for value in (0, 201):
+        with pytest.raises(LimitViolated, match="outside of 1 to 200"):
+            made.check(Frame(5, bytes((value, 0))))
+    with pytest.raises(InvalidParams, match="B cannot be 0"):
+        made.frame("R", {"A": 5, "B": 0})
+
+
+def test_an_infinite_float_has_no_value(database) -> None:
+    made = database(HEAD + 'BO_ 5 F: 8 ECU\n SG_ A : 0|64@1- (1,0) [0|0] "" ECU\nSIG_VALTYPE_ 5 A : 2;\n')
+    assert made.decode(Frame(5, bytes.fromhex("000000000000f07f")))["signals"]["A"] == {
+        "value": None, "none": "not a number",
+    }  # fmt: skip
+
+
 def test_a_float_that_is_not_a_number_has_no_value(database) -> None:
     made = database(HEAD + 'BO_ 5 F: 8 ECU\n SG_ A : 7|32@0- (1,0) [0|0] "m" ECU\nSIG_VALTYPE_ 5 A : 1;\n')
     assert made.decode(Frame(5, bytes.fromhex("7fc0000000000000")))["signals"]["A"] == {

@@ -46,6 +46,8 @@ async def test_a_signal_has_no_value_where_its_register_says_so(codes, none) -> 
 def test_a_code_is_compared_with_the_bits_of_the_register() -> None:
     register = Register(0, 16, signed=True, none=(0x8000,))
     assert [register.is_none(number) for number in (-0x8000, 0x7FFF, 0)] == [True, False, False]
+    unsigned = Register(0, 16, none=(-1,))
+    assert [unsigned.is_none(number) for number in (0xFFFF, 1, 0xFFFE)] == [True, False, False]
 
 
 def test_valid_has_the_lesser_number_first() -> None:

@@ -236,6 +236,18 @@ def test_hwmon_values_come_in_si_units_without_rounding_noise(tree, attribute, r
     assert sensor.scale == pytest.approx(value / raw)
 
 
+# Linux Documentation/hwmon/sysfs-interface.rst (tempX_fault, fanX_fault)
+@pytest.mark.parametrize(("fault", "works"), [("0", True), ("1", False), (None, True)])
+def test_a_reading_that_the_chip_says_is_at_fault_is_no_value(tree, fault, works):
+    files = {} if fault is None else {"temp2_fault": fault}
+    tree.hwmon(0, {"name": "chip", "temp1_input": 40000, "temp2_input": -128000, **files})
+    assert tree.read("hwmon/chip/temp1").value == 40
+    if works:
+        assert tree.read("hwmon/chip/temp2").value == -128
+    else:
+        assert failure(tree, "hwmon/chip/temp2").data["quality"] == "none"
+
+
 def test_a_chip_tells_its_labels_limits_and_alarms(tree):
     files = {"name": "chip", "temp1_input": 40000, "temp1_label": "CPU", "temp1_max": 80000, "temp1_crit": 95500}
     at = tree.hwmon(0, files | {"temp1_min": "garbage", "temp1_max_alarm": 0, "temp1_fault": 1, "temp10_input": 1})

@@ -83,7 +83,7 @@ class Quirky:
     def on_a_port(self, *, baud=19_200, echo=False, before=b""):
         """Serve RTU on a pseudo-terminal until the block ends; return its path.
 
-        It hears nothing at another baud rate; with `echo` it sends back what it gets; `before` is sent before each answer.
+        It hears nothing at another baud rate. With `echo` it sends back what it gets; `before` goes before each answer.
         """
         master, slave = os.openpty()
         tty.setraw(slave)
