@@ -110,7 +110,7 @@ class Register:
         return None if self.safe is None else self.number_of(self.safe)
 
     def is_none(self, number: float) -> bool:
-        """Return True for a number that means that there is no value; a code of `none` may be written by either sign."""
+        """Return True for a number that means that there is no value; a code of `none` may have either sign."""
         if any(number == code or (self.counts and (number - code) % (1 << self.width) == 0) for code in self.none):
             return True
         return self.valid is not None and not self.valid[0] <= self.valued(number) <= self.valid[1]
