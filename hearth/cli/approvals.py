@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from hearth.api import Plan
-    from hearth.client.connection import Client
+    from hearth import Client
     from hearth.client.session import ClientSession
 
 COLUMNS = ("approval", "left", "by", "permits")

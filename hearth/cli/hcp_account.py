@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from hearth.api import JobResult
+    from hearth.hcp.api import JobResult
     from hearth.hcp.messages import Message
 
 
