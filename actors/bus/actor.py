@@ -430,8 +430,6 @@ class Bus:
             self._lanes.fail(raised.error)
         return levels, failed
 
-    # --- used by requesters and by the lanes --------------------------------------------------------------------------
-
     @property
     def queued(self) -> int:
         """The number of tickets that wait, without the `must_run` ones."""

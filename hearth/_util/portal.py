@@ -148,7 +148,7 @@ class Portal:
         return Wait(self._ended, _nothing, self._ended)
 
     def _run(self, root: Callable[[], AbstractAsyncContextManager[T]], opened: Future[T]) -> None:
-        ended = capture(trio.run, self._main, root, opened)
+        ended = capture(lambda: trio.run(self._main, root, opened))
         error = ended.error if isinstance(ended, Error) else None
         if not opened.done():
             opened.set_exception(error or self._gone())

@@ -204,7 +204,8 @@ def _draw_into(picture: Images.Image, plot: Plot, font: Font) -> None:
 
     pen = ImageDraw.Draw(picture)
     pen.font = font
-    shown = [_shown(name, values) for name, values in plot.series] if len(plot.series) > 1 else []
+    several = len(plot.series) > 1
+    shown = [_shown(name, values) for name, values in plot.series] if several else []
     y_label = plot.y_label or ("" if shown else plot.series[0][0])
     low, high = _span(chain.from_iterable(values for _, values in plot.series), 0.05)
     rows = _ticks(low, high, 10)

@@ -91,7 +91,7 @@ def checker(check: Callable[..., None] | None, structure: Structure) -> Callable
         if check is None:
             return
         try:
-            called(lambda: ask(check, structure(inputs)))
+            called(ask, check, structure(inputs))
         except Raised as raised:
             if isinstance(raised.error, InputRefused):
                 raise raised.error from None
