@@ -25,8 +25,8 @@ from hearth.hcp import is_installed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from hearth.api import Plan
     from hearth import Client
+    from hearth.api import Plan
     from hearth.client.session import ClientSession
 
 COLUMNS = ("approval", "left", "by", "permits")
