@@ -57,7 +57,8 @@ from hearth.actors.embedded import EmbeddedRuntime, open_runtime  # noqa: E402
 from hearth.actors.transport import SocketCarrier  # noqa: E402
 from hearth.amqp.messages import AmqpMessage  # noqa: E402
 from hearth.config.amqp import AmqpConfig  # noqa: E402
-from hearth.config.model import AuditConfig, Config, HcpConfig, PolicyConfig  # noqa: E402
+from hearth.config.hcp import HcpConfig  # noqa: E402
+from hearth.config.model import AuditConfig, Config, PolicyConfig  # noqa: E402
 from hearth.hcp import l1  # noqa: E402
 from hearth.policy.principal import embedded  # noqa: E402
 
@@ -399,13 +400,12 @@ async def fleet_order(runtime: EmbeddedRuntime) -> AsyncIterator[Walk]:
     broker = StraightBroker()
     password = runtime.audit_path.with_name("password")
     password.write_text("secret")
-    lazy = runtime._runtime.job_server
-    assert lazy is not None
+    job_server = await runtime._runtime.extras["hcp"].server.real()
     with patch.object(broker_connection, "open_connection", broker.open_connection):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.timetable.run)
             config = AmqpConfig(url=f"amqp://walks@127.0.0.1?password_file={password}", id="walks")
-            uplink = Uplink(config, runtime._runtime, await lazy.real())
+            uplink = Uplink(config, runtime._runtime, job_server)
             nursery.start_soon(uplink.run)
             while not uplink.status()["connected"]:  # noqa: ASYNC110  it has no event for this
                 await trio.sleep(0.001)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PACKAGES = (
-    *("mcp", "mcp_types", "pamqp", "hypercorn", "httpx2", "starlette", "prometheus_client", "PIL", "textual"),
+    *("mcp", "mcp_types", "pamqp", "httpx2", "starlette", "prometheus_client", "PIL", "textual"),
     *("cantools", "isodate", "semantic_version", "anthropic", "openai", "pydantic", "anyio", "tpm2_pytss"),
 )
 """The packages that only extras need, by the names of import."""
@@ -136,7 +136,7 @@ def test_a_daemon_without_configured_extras_loads_no_module_of_one(tmp_path: Pat
 # --- what is not installed --------------------------------------------------------------------------------------------
 
 ASKING = {
-    "http": ('listen = "127.0.0.1:0"', "hypercorn", "[http] listen: the HTTP server is not installed"),
+    "http": ('listen = "127.0.0.1:0"', "starlette", "[http] listen: the HTTP server is not installed"),
     "amqp": ('url = "amqp://arm@127.0.0.1?password_file=/p"\nid = "d"', "pamqp", "[amqp] url: pamqp is not installed"),
     "hcp": ("serve = true", "isodate", "[hcp] serve: the packages for HCP are not installed"),
     "ask": ('api = "anthropic"\nmodel = "m"', "anthropic", "[ask] api: anthropic is not installed"),

@@ -80,7 +80,7 @@ def wrong(kind: FieldType, *shown: tuple[Any, str], cure: str = "for example") -
 NO_STRING = [(5, "5"), (True, "true"), ([], "[]"), ({}, "an empty table"), (["a"], '["a"]')]
 NO_NUMBER = [("5", '"5"'), (True, "true"), ([1], "[1]"), ({"a": 1}, "a table"), (math.nan, "nan")]
 SUBMITTED, DURATIONS = (codec.PAYLOADS["task_submit"].kinds[name] for name in ("capability", "constraints"))
-assert isinstance(DURATIONS, codec.Table)
+assert isinstance(DURATIONS, codec.ObjectOf)
 
 FLAG = Flag()
 COUNT, RISK, JSON_COUNT = Integer(1), Integer(0, 3), Integer(0, codec.MAX_SAFE)
@@ -96,7 +96,7 @@ PATH, SOCKET, MODE = AbsolutePath(), AbsolutePath(max_bytes=10), Mode()
 LIST, SOME, PAIR = ListOf(COUNT), ListOf(NAME, least=1), ListOf(NAME, least=2, most=2, expected="a pair of names")
 TABLE, MAP, ANY_KEYS = AnyMap(), MapOf(COUNT, WORD), MapOf(COUNT, None)
 CONDITION, ONE_OR_MORE = Fields(uid=COUNT, name=NAME), OneOrMore(COUNT)
-JSON, OBJECT = JsonValue(), codec.Table({"name": NAME, "size": COUNT}, required=("name",))
+JSON, OBJECT = JsonValue(), codec.ObjectOf({"name": NAME, "size": COUNT}, required=("name",))
 DURATION = DURATIONS.kinds["max_duration"]
 MEASURED = codec.EVENT_DATA["progress"].kinds["remaining"]
 DURATION_REASON = 'expected an ISO 8601 duration such as "PT10M", got {}'

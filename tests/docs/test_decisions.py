@@ -11,7 +11,7 @@ from docs.player import ROOT
 RECORDS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 MAPS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "request.md"]
 FOLDERS = ("hearth", "actors", "drivers", "tests", "packaging", "docs", "examples", "benchmarks")
-MOST_RECORDS, MOST_LINES = 68, 60
+MOST_RECORDS, MOST_LINES = 69, 60
 _MAP = re.compile(r"^## Map\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _REFERENCE = re.compile(r"[Dd]ecisions?[\s/]+(\d{4}(?:,\s*\d{4}|\s+and\s+\d{4})*)\b")
 _FILE = re.compile(r"(?<![\w/.])[\w/]+\.py\b")

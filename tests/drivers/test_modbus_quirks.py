@@ -14,7 +14,7 @@ from attrs import evolve
 from support.modbus_server import Quirky
 
 import hearth
-from hearth.cli.doctor import board_checks
+from hearth.cli.doctor.answers import board_checks
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.modbus.codec import checked
