@@ -88,6 +88,9 @@ def read_messages(path: Path, bus: str, encoding: str | None = None) -> Contents
             f"can {bus}: dbc: reading {path.name} needs cantools; `pip install 'hearthd[can]'`, or send and read by id"
         ) from None
     text = _decoded(data, encoding)
+    if absurd := _ABSURD.search(text):
+        line = text.count("\n", 0, absurd.end()) + 1
+        raise ConfigError(f"{place}: line {line}: no message has {absurd[1]} bits or bytes; correct the file")
 
     def load(text: str, *, strict: bool = False) -> Any:
         try:
@@ -273,6 +276,12 @@ _OF_MESSAGE: Final = re.compile(
     r'\s*(?:BO_|VAL_|SIG_VALTYPE_|SG_MUL_VAL_|BO_TX_BU_|(?:CM_|BA_\s+"[^"]*")\s+(?:BO_|SG_))'
     r"\s+(?P<id>\d+)[ \t]*(?P<name>\w*)"
 )
+_ABSURD: Final = re.compile(
+    r"""(?:^\s*(?:BO_\s[^\n:]*:\s*|SG_\s[^\n:]*:\s*(?:\d+\|)?)"""
+    r"""|\b(?:length|offset)="|\bLen=|^Var=[^\n,]*[ ,]|(?:LENGTH|POSITION)>\s*)(\d{6,})""",
+    re.MULTILINE,
+)
+"""A length or a place that no bus has, in each format: cantools makes a list of as many bits."""
 _SIGNAL: Final = re.compile(r"\s*SG_\s+(?P<name>[^\s:]+)\s*(?P<page>m\d+)?(?P<selects>M)?\s*:?")
 _DEFINITIONS: Final = ("BA_DEF_", "BA_DEF_DEF_")
 _NEEDED: Final = ("SIG_VALTYPE_", "SG_MUL_VAL_")

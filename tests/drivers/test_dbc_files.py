@@ -449,6 +449,21 @@ def test_any_other_format_is_refused_with_the_cure(name, words, database) -> Non
         database("x", name)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("length.dbc", HEAD + 'BO_ 1 M: 100000000 ECU\n SG_ S : 0|8@1+ (1,0) [0|0] "" ECU\n', 7),
+        ("signal.dbc", HEAD + 'BO_ 1 M: 8 ECU\n SG_ S : 0|1000000000@1+ (1,0) [0|0] "" ECU\n', 8),
+        ("place.dbc", HEAD + 'BO_ 1 M: 8 ECU\n SG_ S m1 : 1000000000|8@1+ (1,0) [0|0] "" ECU\n', 8),
+        ("length.sym", 'FormatVersion=6.0\nTitle="x"\n{SENDRECEIVE}\n[M]\nID=1h\nLen=100000000\n', 6),
+        ("signal.kcd", '<NetworkDefinition>\n<Signal name="S" offset="0" length="1000000000"/>\n', 2),
+    ],
+)
+def test_a_length_that_no_message_has_is_refused_before_the_file_takes_the_memory(database, name, content, line):
+    with pytest.raises(ConfigError, match=rf"line {line}: no message has 10+ bits or bytes; correct the file"):
+        database(content, name)
+
+
 def test_an_fd_frame_on_a_bus_without_fd_says_how_to_allow_it(database) -> None:
     made = database(HEAD + GOOD, fd=False)
     with pytest.raises(PermissionDenied, match="`fd = true` in its "):
