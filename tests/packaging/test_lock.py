@@ -20,7 +20,7 @@ ALL = (
     "build", "run", "amqp", "ask", "can", "hcp", "mcp", "http", "plot", "tui", "test", "fuzz", "dev", "sbom", "site",
     "installers", "tpm", "tpm-build",
 )  # fmt: skip
-OURS_OR_PIPS = {"hearthd", "acme-lamp", "pip", "setuptools"}
+OURS_OR_PIPS = {"hearthd", "acme-beacon", "acme-lamp", "pip", "setuptools"}
 """The example is found in tree where the tests of kinds have run in this process. What `python -m venv` brings has its
 own version; the setuptools that builds is looked at by itself."""
 

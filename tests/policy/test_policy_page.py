@@ -110,7 +110,7 @@ def test_the_command_for_a_tokens_digest_prints_it():
 
 @pytest.mark.slow
 def test_the_entry_for_a_token_is_what_the_command_prints(tmp_path):
-    (command,) = re.findall(r"`hearth (token new .*?)`", PAGE)
+    (command,) = re.findall(r"`hearth (admin token new .*?)`", PAGE)
     done = subprocess.run(
         [sys.executable, "-m", "hearth.cli.main", *command.split()],
         cwd=tmp_path,

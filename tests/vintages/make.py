@@ -25,7 +25,7 @@ from hearth.fleet.order_store import FleetOrder, OrderStore
 
 HERE = Path(__file__).parent
 BOARD = HERE / "board.toml"
-CONFIG = f'[board]\nprofile = "{BOARD}"\n'
+CONFIG = f'[board]\nprofile = "{BOARD}"\n[card]\n'
 HEARTH = Path(sys.executable).parent / "hearth"
 SURVEY = {
     "capability": "bench-climate-survey",

@@ -244,6 +244,22 @@ def test_a_daemon_refuses_a_newer_release_s_file_with_one_sentence_and_changes_n
 
 
 @pytest.mark.slow
+def test_a_daemon_without_a_card_refuses_a_newer_release_s_card_when_one_is_asked_for(vintage, tmp_path):
+    daemon = Hearthd(copied(vintage, "daemon", tmp_path), CONFIG.replace("[card]\n", "") + FOREVER)
+    file = daemon.directory / "agent-card.json"
+    number = NAMES[file.name][1](file)
+    before = file.read_bytes()
+    try:
+        daemon.start()
+        peer = daemon.peer()
+        refused = peer.refusal("mcp.info", {"session_id": peer.open()})
+    finally:
+        daemon.end()
+    refusal(refused["data"]["reason"], file.name, number)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.slow
 def test_the_current_file_of_a_log_may_be_empty_and_its_rotated_ones_newer(daemon):
     rotated = max(daemon.directory.glob("audit.log.0*"))
     daemon.audit.write_bytes(b"")

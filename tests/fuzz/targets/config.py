@@ -9,8 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hearth._util.toml import parse_toml
-from hearth.config.file import structure
-from hearth.config.model import Config
+from hearth.config.model import Config, read_config
 from hearth.errors import ConfigError
 
 from .. import ROOT
@@ -34,7 +33,7 @@ DICTIONARY = (
 
 
 def _load(data: bytes) -> Config:
-    return structure(Config, parse_toml(data, "hearth.toml"), "hearth.toml")
+    return read_config(parse_toml(data, "hearth.toml"), "hearth.toml")
 
 
 def check(data: bytes) -> None:
