@@ -254,9 +254,16 @@ def test_the_section_of_another_package_is_read_printed_and_checked_by_its_own_r
 
 
 def test_a_table_of_no_extra_is_an_unknown_key(tmp_path: Path) -> None:
-    (tmp_path / "hearth.toml").write_text("[beakon]\n")
-    with pytest.raises(ConfigError, match=r"\[beakon\]: unknown key"):
+    (tmp_path / "hearth.toml").write_text("[zigbee]\n")
+    with pytest.raises(ConfigError, match=r"\[zigbee\]: unknown key; expected .*, or the table of an extra") as caught:
         load_config(tmp_path / "hearth.toml")
+    assert "whose package is installed where hearthd runs" in str(caught.value)
+
+
+def test_a_misspelt_table_of_another_package_is_answered_with_its_name(beacon: Path) -> None:
+    beacon.write_text("[becon]\n")
+    with pytest.raises(ConfigError, match=r"\[becon\]: unknown key; did you mean beacon\?"):
+        load_config(beacon)
 
 
 async def test_the_service_of_another_package_runs_and_is_a_member_of_health(beacon: Path) -> None:

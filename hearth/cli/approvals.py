@@ -192,8 +192,10 @@ async def approve(options: Options, approval_id: str | None, **given: Any) -> No
     elif given["reject"] is not None:
         await _decide(options, str(approval_id), approve=False, reason=given["reject"])
     elif not given["yes"] and (options.json or not sys.stdin.isatty()):
+        show = f"`hearth approvals show {common.clean(str(approval_id))}`"
+        cure = f"read it with {show}, then approve with --yes, a plan also with its --hash"
         raise click.UsageError(
-            "there is no terminal to ask on: read it, then approve with --yes, a plan also with --hash"
+            f"there is no terminal to ask on: {cure if approval_id else '--yes stands for the answer'}"
         )
     elif approval_id is None:
         bounds = {name: given[name] for name in ("call", "within", "times", "principal", "reason")}
@@ -210,7 +212,8 @@ def _require_consistent(approval_id: str | None, call: str | None, **given: Any)
     """Raise click.UsageError for options of `approve` that exclude each other, or lack one."""
     named = {name for name, value in given.items() if value not in (None, False)}
     if call is not None and (approval_id is not None or named & {"digest", "reject"}):
-        raise click.UsageError("--for approves calls in advance, and takes no ID, --hash or --reject")
+        cure = "leave one out (a time is --within)"
+        raise click.UsageError(f"--for names a CALL to approve in advance, and takes no ID, --hash or --reject: {cure}")
     if call is not None and not named >= {"times", "within"}:
         raise click.UsageError("--for needs --times N and --within TIME: an approval in advance has bounds")
     if call is None and named & set(_IN_ADVANCE):
@@ -277,7 +280,7 @@ def _approval(item: Item, *, yes: bool, digest: str | None) -> Callable[..., Awa
     if item.approve is None:
         raise click.UsageError(f"{item.id} was approved in advance; `hearth approvals reject {item.id}` revokes it")
     if item.kind == "plan" and yes and digest is None:
-        cure = f"`hearth plan show {item.id}` prints it"
+        cure = f"`hearth approvals show {item.id}` prints it"
         raise click.UsageError(f"--yes approves a plan unseen: say with --hash which content you have read; {cure}")
     if digest is not None and item.kind == "job" and item.document:
         raise click.UsageError("--hash is for plans, and this is a job: leave it out")

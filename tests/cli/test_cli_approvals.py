@@ -74,9 +74,13 @@ def test_what_was_approved_in_advance_runs_is_listed_and_is_over_when_it_is_revo
         (["--for", "gpio.set LED", "--within", "1h"], "gpio.set needs value"),
         (["--for", "gpio.set LED 1 duration=5", "--within", "1h"], "duration"),
         (["--for", "gpio.set LED 1", "--within", "1 hour"], "90s, 10m or 2h"),
-        (["--for", "gpio.set LED 1", "--within", "48h"], "86400"),
+        (["--for", "gpio.set LED 1", "--within", "48h"], "24h at most"),
         (["--for", "gpio.set 'LED 1", "--within", "1h"], "No closing quotation"),
         (["--for", "gpio.sett LED=1", "--within", "1h"], "gpio.set"),
+        (["--for", "gpio.sett LED 1", "--within", "1h"], "is not among your tools; did you mean gpio.set?"),
+        (["--for", "zz 1", "--within", "1h"], "name each arg of another's tool: KEY=VALUE"),
+        (["--for", " ", "--within", "1h"], "--for: it is empty: name a tool"),
+        (["--for", "gpio.set LED 1", "--within", "1h", "--principal", "bob"], "such as uid:1001"),
     ],
 )
 def test_what_it_would_permit_must_be_said_in_full(local_cli, options, words):
@@ -93,7 +97,8 @@ def test_what_it_would_permit_must_be_said_in_full(local_cli, options, words):
         (["01X", "--times", "1"], "say --for which CALL"),
         (["--yes"], "name what to decide"),
         (["01X", "--reject", "no", "--yes"], "--reject has its own reason"),
-        (["01X"], "there is no terminal to ask on"),
+        (["01X"], "there is no terminal to ask on: read it with `hearth approvals show 01X`"),
+        (["--for", "gpio.set LED 1", "--times", "1", "--within", "1h"], "on: --yes stands for the answer\n"),
     ],
 )
 def test_options_of_approve_that_exclude_each_other_or_lack_one_are_a_usage_error(cli, options, words):
