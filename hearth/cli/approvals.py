@@ -19,7 +19,7 @@ from hearth.cli import common
 from hearth.cli.common import Options, session, standard
 from hearth.cli.plan import STATES, plan_lines
 from hearth.cli.standing_approvals import give
-from hearth.errors import InvalidParams, MethodNotFound, PermissionDenied, PlanStale, RpcError
+from hearth.errors import HearthError, InvalidParams, MethodNotFound, PermissionDenied, PlanStale, RpcError
 from hearth.hcp import is_installed
 
 if TYPE_CHECKING:
@@ -263,6 +263,8 @@ async def _decide(
         decide = _approval(item, yes=yes, digest=digest) if approve else item.reject
         for line in () if options.json else item.lines:
             click.echo(line)
+        if approve and not yes and item.document.get("state", "waiting") != "waiting":
+            raise PlanStale(f"the plan {approval_id} is {item.document['state']}, and waits for no approval")
         await confirmed(yes=yes or not approve)
         answer = await decide(reason=reason)
     told: dict[str, Any] = {"id": approval_id, "kind": item.kind, "approved": approve, "missing": 0}
@@ -290,6 +292,6 @@ def _approval(item: Item, *, yes: bool, digest: str | None) -> Callable[..., Awa
 
 
 async def confirmed(*, yes: bool) -> None:
-    """Ask the person, unless `yes`. Raises click.Abort if the answer is no."""
+    """Ask the person, unless `yes`. Raises HearthError if the answer is no."""
     if not yes and not await trio.to_thread.run_sync(click.confirm, "\nApprove this?", abandon_on_cancel=True):
-        raise click.Abort
+        raise HearthError("the answer was no: nothing was approved, and nothing was rejected")

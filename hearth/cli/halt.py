@@ -37,7 +37,7 @@ _MEANINGS: Final[Mapping[str, Literal["status", "reset", "unclear"]]] = {
 
 _MISSPELT: Final = ("status", "reset")
 _NEAR: Final = 0.8
-"""`stauts` and `rest` are near, `test`, `stuck` and `restart` are not."""
+"""`rest` is near, `test`, `stuck` and `restart` are not."""
 
 
 def meaning(reason: str) -> Literal["halt", "status", "reset", "unclear"]:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
 import click
 import orjson
 import pytest
@@ -132,3 +138,33 @@ def test_a_plan_that_waits_is_listed_shown_and_approved_as_it_was_read(local_cli
 def test_a_plan_that_waits_is_rejected_with_a_reason(local_cli, plan_id, words):
     assert local_cli(*words, plan_id).out.endswith("\nrejected\n")
     assert "not now" in local_cli("plan", "show", plan_id).out
+
+
+def answered(daemon, answer, *args):
+    """Run `hearth approve ARGS…` with the answer typed on a terminal; its exit code, and both outputs."""
+    controller, terminal = pty.openpty()
+    os.write(controller, answer)
+    hearth = Path(sys.executable).parent / "hearth"
+    done = subprocess.run(
+        [hearth, "--socket", daemon.socket, "approve", *args],
+        check=False,
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    os.close(controller)
+    os.close(terminal)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_a_person_who_says_no_hears_that_nothing_was_decided_and_is_not_asked_in_vain(daemon, local_cli, plan_id):
+    code, out, err = answered(daemon, b"n\n", plan_id)
+    assert (code, "Approve this?" in out) == (1, True)
+    assert err == "hearth: the answer was no: nothing was approved, and nothing was rejected\n"
+    code, out, err = answered(daemon, b"y\n", plan_id)
+    assert (code, out.endswith("approved\n"), err) == (0, True, "")
+    code, out, err = answered(daemon, b"y\n", plan_id)
+    assert (code, "Approve this?" in out) == (1, False)
+    assert f"the plan {plan_id} is ready, and waits for no approval" in err
