@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Type
 from attrs import Attribute, field, fields_dict, frozen, make_class
 
 from hearth._util.python import vendor_entry_points
-from hearth._util.text import suggest
 from hearth._util.toml import show
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
@@ -41,6 +40,7 @@ from hearth.fields import (
     Secret,
     Text,
     checked,
+    unknown_key,
 )
 from hearth.tools import USE_FORMS
 
@@ -513,10 +513,8 @@ class _File:
     @staticmethod
     def unknown_key(name: str, known: Iterable[str]) -> str:
         """Return the reason for refusing a table; extras of other packages are known by name only."""
-        names = [*known]
         others = "or the table of an extra whose package is installed where hearthd runs"
-        near = suggest(name, [*names, *vendor_entry_points(ENTRY_POINTS)])
-        return f"unknown key; {near or ', '.join([f'expected {names[0]}', *names[1:], others])}"
+        return unknown_key(name, known, packages=vendor_entry_points(ENTRY_POINTS), or_else=others)
 
 
 @cache
