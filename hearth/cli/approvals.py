@@ -263,8 +263,8 @@ async def _decide(
         decide = _approval(item, yes=yes, digest=digest) if approve else item.reject
         for line in () if options.json else item.lines:
             click.echo(line)
-        if approve and not yes and item.document.get("state", "waiting") != "waiting":
-            raise PlanStale(f"the plan {approval_id} is {item.document['state']}, and waits for no approval")
+        if approve and not yes and item.kind == "plan":
+            _require_waiting(item)
         await confirmed(yes=yes or not approve)
         answer = await decide(reason=reason)
     told: dict[str, Any] = {"id": approval_id, "kind": item.kind, "approved": approve, "missing": 0}
@@ -275,6 +275,15 @@ async def _decide(
         told["taken_back"] = bool(answer)
         words = "approval taken back" if answer else "revoked" if item.kind == "standing" else "rejected"
     click.echo(common.compact(told) if options.json else words)
+
+
+def _require_waiting(item: Item) -> None:
+    """Raise PlanStale and PermissionDenied for a plan about which to ask this person would be in vain."""
+    if item.document["state"] != "waiting":
+        raise PlanStale(f"the plan {item.id} is {item.document['state']}, and waits for no approval")
+    if not item.document["may_approve"]:
+        reason = "others must give it, you have given it already, or a halt came"
+        raise PermissionDenied(f"the plan {item.id} waits, and your approval does not count: {reason}")
 
 
 def _approval(item: Item, *, yes: bool, digest: str | None) -> Callable[..., Awaitable[int | None]]:

@@ -12,6 +12,7 @@ import click
 import orjson
 import pytest
 
+from hearth import step, sync
 from hearth.cli.standing_approvals import read_bounds
 
 CONFIG = """
@@ -168,3 +169,16 @@ def test_a_person_who_says_no_hears_that_nothing_was_decided_and_is_not_asked_in
     code, out, err = answered(daemon, b"y\n", plan_id)
     assert (code, "Approve this?" in out) == (1, False)
     assert f"the plan {plan_id} is ready, and waits for no approval" in err
+
+
+OTHER = CONFIG.replace("{ from_risk = 2 }", "{ from_risk = 2, other = true }")
+
+
+@pytest.mark.slow
+def test_a_person_is_not_asked_about_a_plan_that_others_must_approve(own_daemon):
+    daemon = own_daemon(OTHER)
+    with sync.connect(daemon.socket) as client, client.open_session() as session:
+        mine = session.prepare("Light", [step("gpio.set", line="LED", value=1)]).plan_id
+    code, out, err = answered(daemon, b"y\n", mine)
+    assert (code, "Approve this?" in out) == (1, False)
+    assert f"the plan {mine} waits, and your approval does not count: others must give it" in err
