@@ -263,8 +263,6 @@ async def _decide(
         decide = _approval(item, yes=yes, digest=digest) if approve else item.reject
         for line in () if options.json else item.lines:
             click.echo(line)
-        if approve and not yes and item.kind == "plan":
-            _require_waiting(item)
         await confirmed(yes=yes or not approve)
         answer = await decide(reason=reason)
     told: dict[str, Any] = {"id": approval_id, "kind": item.kind, "approved": approve, "missing": 0}
@@ -290,6 +288,8 @@ def _approval(item: Item, *, yes: bool, digest: str | None) -> Callable[..., Awa
     """Return what approves the item. Raises click.UsageError, and PlanStale if a plan is not the one that was read."""
     if item.approve is None:
         raise click.UsageError(f"{item.id} was approved in advance; `hearth approvals reject {item.id}` revokes it")
+    if item.kind == "plan" and not yes:
+        _require_waiting(item)
     if item.kind == "plan" and yes and digest is None:
         cure = f"`hearth approvals show {item.id}` prints it"
         raise click.UsageError(f"--yes approves a plan unseen: say with --hash which content you have read; {cure}")
