@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Typ
 
 from attrs import Factory, field, frozen
 
+from hearth._util.foreign import usable
 from hearth._util.toml import show
 from hearth.errors import denied
 
@@ -261,10 +262,12 @@ class Follow:
 def late(where: str, most: int | None = None, package: str = "hearth.drivers") -> Callable[..., Any]:
     """Return a function that imports MODULE:NAME of a package when it is called, and calls that.
 
-    It passes the first `most` arguments on.
+    It passes the first `most` arguments on, and raises ConfigError where there is no such part.
     """
     module, _, name = where.partition(":")
-    return lambda *args: getattr(import_module(f"{package}.{module}"), name)(*args[:most])
+    module = f"{package}.{module}"
+    what = f"{module}:{name}, which a kind of hardware names,"
+    return lambda *args: usable(lambda: getattr(import_module(module), name), what)(*args[:most])
 
 
 def _nothing(_spec: Any) -> tuple[()]:

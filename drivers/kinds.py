@@ -55,6 +55,11 @@ def _load(name: str) -> BusKind:
     return kind
 
 
+def packages() -> Iterable[str]:
+    """Return the names of the kinds of other packages; loads none of them."""
+    return vendor_entry_points(ENTRY_POINTS)
+
+
 def words(asked: Iterable[str] = ()) -> frozenset[str]:
     """Return the words by which a policy names hardware: hearth's own and, if others are asked for, those of packages.
 

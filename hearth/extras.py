@@ -15,13 +15,13 @@ extra's name. It is loaded when hearth.toml has a table of that name: to install
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import frozen
+from attrs import frozen, has
 
 from hearth._util.foreign import usable
 from hearth._util.python import package_of, vendor_entry_points
@@ -134,8 +134,20 @@ class Extra:
     """Public names of `hearth` that are its own: `hearth.NAME`; a part without an attribute is a module."""
 
     def load(self, part: str) -> Any:
-        """Import a part, and return it."""
-        return load(getattr(self, part))
+        """Import a part, and return it. Raises ConfigError for another package's that is not what the part must be."""
+        where = getattr(self, part)
+        if self.name in OWN:
+            return load(where)
+        found = usable(partial(load, where), f"[{self.name}]: {part}={where!r} of the Extra")
+        if part == "section" and not (isinstance(found, type) and issubclass(found, Section) and has(found)):
+            raise ConfigError(f"[{self.name}]: {where} is not an attrs class that derives from hearth.extras.Section")
+        return found
+
+    def told(self, part: str, *args: Any) -> list[Any]:
+        """Return what its `check` or `finding` says. Raises ConfigError if that of another package raises anything."""
+        if self.name in OWN:
+            return [*self.load(part)(*args)]
+        return usable(lambda: [*self.load(part)(*args)], f"[{self.name}]: {part}={getattr(self, part)!r} of the Extra")
 
     @property
     def imported(self) -> bool:

@@ -498,10 +498,14 @@ def gather(work: Iterable[tuple[Any, Callable[[Any], object], object]]) -> dict[
     return values
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Return the reason for refusing an unknown key, with the nearest known key or, if none is near, all keys."""
+def unknown_key(key: str, known: Iterable[str], *, packages: Iterable[str] = (), or_else: str = "") -> str:
+    """Return the reason for refusing an unknown key, with the nearest known key or, if none is near, all keys.
+
+    Keys of `packages` are only suggested, because they differ between machines; `or_else` ends the list of all keys.
+    """
     names = list(known)
-    return f"unknown key; {suggest(key, names) or 'expected ' + ', '.join(names)}"
+    near = suggest(key, [*names, *packages])
+    return f"unknown key; {near or 'expected ' + ', '.join([*names, or_else] if or_else else names)}"
 
 
 def kind_of(annotation: object) -> FieldType | None:

@@ -7,7 +7,7 @@ types (`kinds_of`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
@@ -153,11 +153,11 @@ class Table:
             given = []
         return (Table(one, f"{self.at(key)}[{index}]", self.faults) for index, one in enumerate(given))
 
-    def done(self) -> None:
-        """Add a fault for each unknown key."""
+    def done(self, *, packages: Callable[[], Iterable[str]] = tuple, or_else: str = "") -> None:
+        """Add a fault for each unknown key. `packages` returns keys that are only suggested, see `unknown_key`."""
         for key in self.content:
             if key not in self._known:
-                self.fault(key, unknown_key(key, self._known))
+                self.fault(key, unknown_key(key, self._known, packages=packages(), or_else=or_else))
 
 
 _TABLES: Final = MapOf(AnyMap())

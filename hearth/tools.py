@@ -332,6 +332,11 @@ def _check_name(_instance: Any, _attribute: Any, value: str) -> None:
         raise ConfigError(f"tool name {value!r}: {CARD_NAMESPACE!r} begins ids of the AgentCard; choose another family")
 
 
+def _check_risk(tool: Tool, _attribute: Any, value: object) -> None:
+    if value not in range(len(RISK_NAMES)):
+        raise ConfigError(f"tool {tool.name!r}: risk_level is {value!r}; expected 0, 1, 2 or 3")
+
+
 def _check_least_risk(tool: Tool, _attribute: Any, value: int) -> None:
     least = tool.risk_level if tool.effective_risk is None else 0
     if not least <= value <= tool.risk_level:
@@ -359,7 +364,7 @@ class Tool:
 
     name: str = field(validator=_check_name)
     version: int = 1
-    risk_level: Literal[0, 1, 2, 3]
+    risk_level: Literal[0, 1, 2, 3] = field(validator=_check_risk)
     timeout_ms: int
     supports_rollback: bool = False
     description: str

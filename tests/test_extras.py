@@ -19,6 +19,7 @@ from support.world import BenchWorld, running
 
 from hearth.actors.service import Service
 from hearth.cli.doctor import check_extras
+from hearth.cli.doctor.answers import board_checks
 from hearth.config.ask import AskConfig
 from hearth.config.hcp import HcpConfig
 from hearth.config.model import Config, load_config
@@ -254,9 +255,16 @@ def test_the_section_of_another_package_is_read_printed_and_checked_by_its_own_r
 
 
 def test_a_table_of_no_extra_is_an_unknown_key(tmp_path: Path) -> None:
-    (tmp_path / "hearth.toml").write_text("[beakon]\n")
-    with pytest.raises(ConfigError, match=r"\[beakon\]: unknown key"):
+    (tmp_path / "hearth.toml").write_text("[zigbee]\n")
+    with pytest.raises(ConfigError, match=r"\[zigbee\]: unknown key; expected .*, or the table of an extra") as caught:
         load_config(tmp_path / "hearth.toml")
+    assert "whose package is installed where hearthd runs" in str(caught.value)
+
+
+def test_a_misspelt_table_of_another_package_is_answered_with_its_name(beacon: Path) -> None:
+    beacon.write_text("[becon]\n")
+    with pytest.raises(ConfigError, match=r"\[becon\]: unknown key; did you mean beacon\?"):
+        load_config(beacon)
 
 
 async def test_the_service_of_another_package_runs_and_is_a_member_of_health(beacon: Path) -> None:
@@ -295,3 +303,83 @@ def test_an_entry_point_without_a_record_is_refused_with_the_package(
         extras_of(["lantern"])
     with pytest.raises(ConfigError, match=r"\[torch\]: the package 'acme-lantern' .* cannot be used: ModuleNotFound"):
         extras_of(["torch"])
+
+
+LAMP = """
+from attrs import frozen
+from hearth.extras import Section
+
+@frozen
+class LampConfig(Section):
+    pass
+
+@frozen
+class NoSection:
+    pass
+
+class NoFields(Section):
+    __init__ = None
+
+def check(name, config, parts):
+    yield "warning", config.no_such_table
+
+def finding(state):
+    return "OK", "lamp", state["no such member"], None
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "words"),
+    [
+        ("lamp_a", "section='NAME:Lamp'", "section='lamp_a:Lamp' of the Extra cannot be used: AttributeError: "),
+        ("lamp_b", "section='lampe:Lamp'", "section='lampe:Lamp' of the Extra cannot be used: ModuleNotFoundError: "),
+        ("lamp_c", "section='NAME:NoSection'", "lamp_c:NoSection is not an attrs class that derives from hearth"),
+        ("lamp_d", "section='NAME:finding'", "lamp_d:finding is not an attrs class that derives from hearth"),
+        (
+            "lamp_e",
+            "section='NAME:LampConfig', service='NAME:Lamp'",
+            "service='lamp_e:Lamp' of the Extra cannot be used",
+        ),
+        (
+            "lamp_f",
+            "section='NAME:LampConfig', check='NAME:check'",
+            "check='lamp_f:check' of the Extra cannot be used: A",
+        ),
+    ],
+)
+def test_a_wrong_part_of_another_package_is_an_error_that_names_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    parts: str,
+    words: str,
+) -> None:
+    from hearth.actors.daemon import main
+
+    lamp(tmp_path, monkeypatch, name, parts)
+    (tmp_path / "hearth.toml").write_text(f'[audit]\npath = "{tmp_path}/audit.log"\n[{name}]\n')
+    with pytest.raises(SystemExit) as ended:
+        main(["--config", str(tmp_path / "hearth.toml"), "--check"])
+    assert ended.value.code == 2
+    assert f"[{name}]: {words}" in capfd.readouterr().err
+
+
+def test_a_finding_of_another_package_that_raises_is_a_finding_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lamp(tmp_path, monkeypatch, "lamp_g", "section='NAME:LampConfig', finding='NAME:finding'")
+    (found,) = [one for one in board_checks({"name": "sim", "health": {"lamp_g": {}}}) if one.name == "lamp_g"]
+    assert found.state == "WARN"
+    assert "finding='lamp_g:finding' of the Extra cannot be used: KeyError: 'no such member'" in found.finding
+
+
+def lamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, parts: str) -> None:
+    """Make the package `name` importable, with an extra of these parts."""
+    info = tmp_path / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[hearth.extras]\n{name} = {name}:EXTRA\n")
+    record = f"from hearth.extras import Extra\nEXTRA = Extra(name='{name}', {parts.replace('NAME', name)})\n"
+    (tmp_path / f"{name}.py").write_text(LAMP + record)
+    monkeypatch.syspath_prepend(tmp_path)

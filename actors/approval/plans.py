@@ -274,7 +274,14 @@ class Plans:
         if plan.rule is not None:
             acts = plan.risk > 0
             plan.question = Question(
-                "plan", plan.principal, plan.rule, question_id=plan.plan_id, halts=plan.halts, acts=acts
+                "plan",
+                plan.principal,
+                plan.rule,
+                question_id=plan.plan_id,
+                halts=plan.halts,
+                acts=acts,
+                asked_at=plan.created_at,
+                expires_at=plan.expires_at,
             )
             self.approvals.open(plan.question)
         self._wake_at(plan.plan_id, trio.current_time() + self._limits.plan_ttl_s)

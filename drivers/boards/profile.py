@@ -15,7 +15,7 @@ from attrs import evolve
 
 from hearth._util.files import read_file
 from hearth._util.toml import parse_toml, show
-from hearth.drivers.kinds import entries_of, kinds_of
+from hearth.drivers.kinds import entries_of, kinds_of, packages
 from hearth.drivers.profile import (
     Condition as Condition,
     HaltSpec,
@@ -105,7 +105,7 @@ def parse_profile(content: Mapping[str, object], source: str, folder: Path = Pat
     # A stop sequence may name signals of a file beside the profile.
     whole = evolve(profile, specs=_beside(profile.specs, folder)) if top.ok else None
     locks, halt = _interlocks(interlocks, halt_table, whole)
-    top.done()
+    top.done(packages=packages, or_else="or the table of a kind whose package is installed where hearthd runs")
     if faults:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
     return evolve(profile, interlocks=locks, halt=halt, specs=_leaned_on(profile.specs, kinds, locks))

@@ -19,7 +19,7 @@ from hearth.cli import common
 from hearth.cli.common import Options, session, standard
 from hearth.cli.plan import STATES, plan_lines
 from hearth.cli.standing_approvals import give
-from hearth.errors import InvalidParams, MethodNotFound, PermissionDenied, PlanStale, RpcError
+from hearth.errors import HearthError, InvalidParams, MethodNotFound, PermissionDenied, PlanStale, RpcError
 from hearth.hcp import is_installed
 
 if TYPE_CHECKING:
@@ -192,8 +192,10 @@ async def approve(options: Options, approval_id: str | None, **given: Any) -> No
     elif given["reject"] is not None:
         await _decide(options, str(approval_id), approve=False, reason=given["reject"])
     elif not given["yes"] and (options.json or not sys.stdin.isatty()):
+        show = f"`hearth approvals show {common.clean(str(approval_id))}`"
+        cure = f"read it with {show}, then approve with --yes, a plan also with its --hash"
         raise click.UsageError(
-            "there is no terminal to ask on: read it, then approve with --yes, a plan also with --hash"
+            f"there is no terminal to ask on: {cure if approval_id else '--yes stands for the answer'}"
         )
     elif approval_id is None:
         bounds = {name: given[name] for name in ("call", "within", "times", "principal", "reason")}
@@ -210,7 +212,8 @@ def _require_consistent(approval_id: str | None, call: str | None, **given: Any)
     """Raise click.UsageError for options of `approve` that exclude each other, or lack one."""
     named = {name for name, value in given.items() if value not in (None, False)}
     if call is not None and (approval_id is not None or named & {"digest", "reject"}):
-        raise click.UsageError("--for approves calls in advance, and takes no ID, --hash or --reject")
+        cure = "leave one out (a time is --within)"
+        raise click.UsageError(f"--for names a CALL to approve in advance, and takes no ID, --hash or --reject: {cure}")
     if call is not None and not named >= {"times", "within"}:
         raise click.UsageError("--for needs --times N and --within TIME: an approval in advance has bounds")
     if call is None and named & set(_IN_ADVANCE):
@@ -272,12 +275,23 @@ async def _decide(
     click.echo(common.compact(told) if options.json else words)
 
 
+def _require_waiting(item: Item) -> None:
+    """Raise PlanStale and PermissionDenied for a plan about which to ask this person would be in vain."""
+    if item.document["state"] != "waiting":
+        raise PlanStale(f"the plan {item.id} is {item.document['state']}, and waits for no approval")
+    if not item.document["may_approve"]:
+        reason = "others must give it, you have given it already, or a halt came"
+        raise PermissionDenied(f"the plan {item.id} waits, and your approval does not count: {reason}")
+
+
 def _approval(item: Item, *, yes: bool, digest: str | None) -> Callable[..., Awaitable[int | None]]:
     """Return what approves the item. Raises click.UsageError, and PlanStale if a plan is not the one that was read."""
     if item.approve is None:
         raise click.UsageError(f"{item.id} was approved in advance; `hearth approvals reject {item.id}` revokes it")
+    if item.kind == "plan" and not yes:
+        _require_waiting(item)
     if item.kind == "plan" and yes and digest is None:
-        cure = f"`hearth plan show {item.id}` prints it"
+        cure = f"`hearth approvals show {item.id}` prints it"
         raise click.UsageError(f"--yes approves a plan unseen: say with --hash which content you have read; {cure}")
     if digest is not None and item.kind == "job" and item.document:
         raise click.UsageError("--hash is for plans, and this is a job: leave it out")
@@ -287,6 +301,6 @@ def _approval(item: Item, *, yes: bool, digest: str | None) -> Callable[..., Awa
 
 
 async def confirmed(*, yes: bool) -> None:
-    """Ask the person, unless `yes`. Raises click.Abort if the answer is no."""
+    """Ask the person, unless `yes`. Raises HearthError if the answer is no."""
     if not yes and not await trio.to_thread.run_sync(click.confirm, "\nApprove this?", abandon_on_cancel=True):
-        raise click.Abort
+        raise HearthError("the answer was no: nothing was approved, and nothing was rejected")

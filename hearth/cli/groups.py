@@ -47,9 +47,14 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in self.places and name[:1] not in ("-", "") and not ctx.resilient_parsing:
             # A tool's name has a dot, and no command's has.
-            cure = f"a tool is run by `hearth run {name}`" if "." in name else suggest(name, self.places)
+            cure = f"a tool is run by `hearth run {name}`" if "." in name else self.near(ctx, name)
             ctx.fail(f"there is no command {name!r}; {cure or f'`{ctx.command_path} --help` lists them'}")
         return super().resolve_command(ctx, args)
+
+    def near(self, ctx: click.Context, name: str) -> str:
+        """Return "did you mean NAME?" for an unknown name; "" where none is near."""
+        del ctx
+        return suggest(name, self.places)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands below the titles of their sections, without blank lines: all of it fits on one screen."""
@@ -79,7 +84,8 @@ class Hearth(LazyGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """See LazyGroup."""
         old = renamed.find(args)
-        if old is None:
+        # TAB behind `tasks` asks for the commands of the group, also where the word alone is an old name.
+        if old is None or (ctx.resilient_parsing and old.words in self.places):
             return super().resolve_command(ctx, args)
         if old.hint and not ctx.resilient_parsing:
             click.echo(f"note: `hearth {old.words}` is now `hearth {old.new}`", err=True)
@@ -87,6 +93,16 @@ class Hearth(LazyGroup):
         if old.command is not None:
             return old.words, loaded(old.command), rest
         return super().resolve_command(ctx, [*old.new.split(), *rest])
+
+    def near(self, ctx: click.Context, name: str) -> str:
+        """See LazyGroup; commands in the groups are found too, each with its group."""
+        paths = {place: [place] for place in self.places}
+        for place in self.places:
+            group = self.get_command(ctx, place)
+            for inner in group.list_commands(ctx) if isinstance(group, click.Group) else ():
+                if inner not in self.places:
+                    paths.setdefault(inner, []).append(f"{place} {inner}")
+        return suggest(name, paths, show=lambda found: ", ".join(paths[found]))
 
 
 def loaded(place: str) -> click.Command:

@@ -52,7 +52,7 @@ def mcp(
     With --board it needs no daemon: it runs the board itself for as long as the client is there.
 
     With --print-config nothing is served: it prints the lines that make a client start this, or, with --url, ask a
-    daemon that serves MCP over HTTP. Where they go is said on stderr.
+    daemon that serves MCP over HTTP. stderr names the file to paste them into.
     """
     if client is None and (url is not None or token_env is not None):
         raise click.UsageError("--url and --token-env go with --print-config")

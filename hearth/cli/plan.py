@@ -58,10 +58,11 @@ async def find(opened: ClientSession, plan_id: str) -> Plan:
 
 @click.group()
 def plan() -> None:
-    """Prepare what shall run, see what it would change, approve it, execute it.
+    """Prepare a plan, see what it would change, execute it; or submit it at once.
 
     A plan runs at most once, and exactly as it was shown: not after its time, and not if what it changes has changed
-    since. Whether it needs approval is said by `approval` in the daemon's [[policy]].
+    since. `approval` in the daemon's [[policy]] decides which plans need approval; `hearth approvals approve ID` gives
+    it.
     """
 
 

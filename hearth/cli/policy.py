@@ -139,7 +139,7 @@ def _digest(prefix: str, entries: Sequence[PolicyEntry]) -> str:
         return prefix
     how = "two or more tokens begin" if found else "no token of the policy begins"
     raise click.UsageError(
-        f"--as: {how} so; give all 64 hex digits of its SHA-256, as `hearth admin token` prints them"
+        f"--as: {how} so; give all 64 hex digits of its SHA-256, as `hearth admin token digest` prints them"
     )
 
 

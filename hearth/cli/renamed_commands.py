@@ -99,7 +99,8 @@ async def _decide(options: Options, approval: str, *, approve: bool, reason: str
         if not options.json:
             # What is decided on, as the daemon shows it: a person reads what was answered, also afterwards.
             found = [one for one in await client.pending_approvals() if one.get("approval_id") == approval]
-            click.echo("\n".join(common.clean(str(line)) for one in found for line in one.get("shown", ())))
+            for line in (str(line) for one in found for line in one.get("shown", ())):
+                click.echo(common.clean(line))
         await client.decide(approval, approve=approve, reason=reason)
     word = "approved" if approve else "denied"
     click.echo(common.compact({"approval_id": approval, "approved": approve}) if options.json else word)

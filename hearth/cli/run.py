@@ -38,7 +38,7 @@ def run(options: Options, tool: str, args: Sequence[str], constraints: Sequence[
     r"""Run one TOOL and print its result.
 
     A VALUE that is JSON is taken as JSON (17, true, null, [1,2], {"a":1}, "text"); anything else is a string (0x48,
-    /etc/hosts, and any VALUE of an arg that is always a string). To have a string that looks like JSON, or one with
+    /etc/hosts, and every VALUE for an arg of type string). To have a string that looks like JSON, or one with
     line ends, quote it as JSON: line='"17"' or text='"hello\n"'.
 
     The session ends with the command, and outputs it drove go to their safe state; --hold keeps them (inf: until

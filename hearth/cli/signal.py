@@ -84,8 +84,9 @@ async def read(options: Options, name: str) -> int:
 async def write(options: Options, name: str, value: str, duration_ms: int | None, seconds: float | None) -> int:
     """Bring the output NAME to VALUE.
 
-    VALUE is a number in its unit, with the unit if that is to be checked ("3.3 V"), 0 or 1, or off. The session ends
-    with the command, and the output goes to its safe state; --hold keeps it (inf: until Ctrl-C).
+    VALUE is a number in its unit, with the unit if that is to be checked ("3.3 V"), 0 or 1 for a line, or off for a
+    channel that can be off. The session ends with the command, and the output goes to its safe state; --hold keeps it
+    (inf: until Ctrl-C).
     """
     return await _run(options, "signal.set", seconds, name=name, value=parse_value(value), duration_ms=duration_ms)
 

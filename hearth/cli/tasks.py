@@ -63,9 +63,8 @@ class ReferenceType(_ParamType):
         """See click.ParamType."""
         session_id, _, task_id = value.partition("/")
         if not session_id or not task_id or "/" in task_id:
-            self.fail(
-                f"{common.clean(value)!r} is not SESSION/TASK as `hearth plan submit --detach` prints it", param, ctx
-            )
+            cure = "as `hearth plan submit --detach` and `hearth tasks list` print it"
+            self.fail(f"{common.clean(value)!r} is not SESSION/TASK {cure}", param, ctx)
         return Reference(session_id, task_id)
 
 

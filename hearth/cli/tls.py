@@ -109,7 +109,7 @@ def client(options: Options, directory: str, name: str, days: int) -> None:
 @lifetime
 @standard
 def renew(options: Options, directory: str, days: int) -> None:
-    """Give every certificate in DIR but the CA's a new life; names and keys stay.
+    """Renew every certificate in DIR except the CA's; names and keys stay.
 
     A running daemon takes the new ones when it gets SIGHUP.
     """

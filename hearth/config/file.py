@@ -139,7 +139,8 @@ def _unknown(cls: type, place: Place, name: str) -> str:
     if tables and not place:
         return f"unknown here; this key belongs under [{tables[0]}]"
     gone: Mapping[str, str] = getattr(cls, "GONE", {})
-    return f"unknown key; {gone[name]}" if name in gone else unknown_key(name, [f.name for f in fields])
+    explain: Callable[[str, list[str]], str] = getattr(cls, "unknown_key", unknown_key)
+    return f"unknown key; {gone[name]}" if name in gone else explain(name, [f.name for f in fields])
 
 
 def _place_text(cls: type, place: Place) -> str:

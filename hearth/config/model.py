@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Type
 
 from attrs import Attribute, field, fields_dict, frozen, make_class
 
+from hearth._util.python import vendor_entry_points
 from hearth._util.toml import show
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
-from hearth.extras import OWN, Extra, extras_of
+from hearth.extras import ENTRY_POINTS, OWN, Extra, extras_of
 from hearth.fields import (
     AbsolutePath,
     Choice,
@@ -39,6 +40,7 @@ from hearth.fields import (
     Secret,
     Text,
     checked,
+    unknown_key,
 )
 from hearth.tools import USE_FORMS
 
@@ -505,6 +507,16 @@ def read_config(raw: Mapping[str, Any], source: str) -> Config:
         raise ConfigError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
 
 
+class _File:
+    """The base of the classes of `_file`."""
+
+    @staticmethod
+    def unknown_key(name: str, known: Iterable[str]) -> str:
+        """Return the reason for refusing a table; extras of other packages are known by name only."""
+        others = "or the table of an extra whose package is installed where hearthd runs"
+        return unknown_key(name, known, packages=vendor_entry_points(ENTRY_POINTS), or_else=others)
+
+
 @cache
 def _file(*extras: Extra) -> type[Any]:
     """Return the class of a file that may have the sections of these extras."""
@@ -516,7 +528,7 @@ def _file(*extras: Extra) -> type[Any]:
         else field(default=core[name].default, type=core[name].type)
         for name in _in_order(extras)
     }
-    return make_class("Config", members, frozen=True)
+    return make_class("Config", members, bases=(_File,), frozen=True)
 
 
 def halt_socket(path: Path) -> Path:

@@ -185,3 +185,9 @@ def test_the_least_risk_of_a_tool_is_what_it_may_compute():
         bench_tool(risk_level=2, least_risk=0)
     with pytest.raises(ConfigError, match="least_risk is 3 and risk_level 2; it is at most risk_level"):
         bench_tool(risk_level=2, least_risk=3, effective_risk=lambda _args: 1)
+
+
+@pytest.mark.parametrize("risk_level", [-1, 4, "2"])
+def test_a_risk_level_that_is_no_level_is_refused(risk_level):
+    with pytest.raises(ConfigError, match=r"risk_level is .*; expected 0, 1, 2 or 3"):
+        bench_tool(risk_level=risk_level)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
 import click
 import orjson
 import pytest
 
+from hearth import step, sync
 from hearth.cli.standing_approvals import read_bounds
 
 CONFIG = """
@@ -74,9 +81,13 @@ def test_what_was_approved_in_advance_runs_is_listed_and_is_over_when_it_is_revo
         (["--for", "gpio.set LED", "--within", "1h"], "gpio.set needs value"),
         (["--for", "gpio.set LED 1 duration=5", "--within", "1h"], "duration"),
         (["--for", "gpio.set LED 1", "--within", "1 hour"], "90s, 10m or 2h"),
-        (["--for", "gpio.set LED 1", "--within", "48h"], "86400"),
+        (["--for", "gpio.set LED 1", "--within", "48h"], "24h at most"),
         (["--for", "gpio.set 'LED 1", "--within", "1h"], "No closing quotation"),
         (["--for", "gpio.sett LED=1", "--within", "1h"], "gpio.set"),
+        (["--for", "gpio.sett LED 1", "--within", "1h"], "is not among your tools; did you mean gpio.set?"),
+        (["--for", "zz 1", "--within", "1h"], "name each arg of another's tool: KEY=VALUE"),
+        (["--for", " ", "--within", "1h"], "--for: it is empty: name a tool"),
+        (["--for", "gpio.set LED 1", "--within", "1h", "--principal", "bob"], "such as uid:1001"),
     ],
 )
 def test_what_it_would_permit_must_be_said_in_full(local_cli, options, words):
@@ -93,7 +104,8 @@ def test_what_it_would_permit_must_be_said_in_full(local_cli, options, words):
         (["01X", "--times", "1"], "say --for which CALL"),
         (["--yes"], "name what to decide"),
         (["01X", "--reject", "no", "--yes"], "--reject has its own reason"),
-        (["01X"], "there is no terminal to ask on"),
+        (["01X"], "there is no terminal to ask on: read it with `hearth approvals show 01X`"),
+        (["--for", "gpio.set LED 1", "--times", "1", "--within", "1h"], "on: --yes stands for the answer\n"),
     ],
 )
 def test_options_of_approve_that_exclude_each_other_or_lack_one_are_a_usage_error(cli, options, words):
@@ -127,3 +139,46 @@ def test_a_plan_that_waits_is_listed_shown_and_approved_as_it_was_read(local_cli
 def test_a_plan_that_waits_is_rejected_with_a_reason(local_cli, plan_id, words):
     assert local_cli(*words, plan_id).out.endswith("\nrejected\n")
     assert "not now" in local_cli("plan", "show", plan_id).out
+
+
+def answered(daemon, answer, *args):
+    """Run `hearth approve ARGS…` with the answer typed on a terminal; its exit code, and both outputs."""
+    controller, terminal = pty.openpty()
+    os.write(controller, answer)
+    hearth = Path(sys.executable).parent / "hearth"
+    done = subprocess.run(
+        [hearth, "--socket", daemon.socket, "approve", *args],
+        check=False,
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    os.close(controller)
+    os.close(terminal)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_a_person_who_says_no_hears_that_nothing_was_decided_and_is_not_asked_in_vain(daemon, local_cli, plan_id):
+    code, out, err = answered(daemon, b"n\n", plan_id)
+    assert (code, "Approve this?" in out) == (1, True)
+    assert err == "hearth: the answer was no: nothing was approved, and nothing was rejected\n"
+    code, out, err = answered(daemon, b"y\n", plan_id)
+    assert (code, out.endswith("approved\n"), err) == (0, True, "")
+    code, out, err = answered(daemon, b"y\n", plan_id)
+    assert (code, "Approve this?" in out) == (1, False)
+    assert f"the plan {plan_id} is ready, and waits for no approval" in err
+
+
+OTHER = CONFIG.replace("{ from_risk = 2 }", "{ from_risk = 2, other = true }")
+
+
+@pytest.mark.slow
+def test_a_person_is_not_asked_about_a_plan_that_others_must_approve(own_daemon):
+    daemon = own_daemon(OTHER)
+    with sync.connect(daemon.socket) as client, client.open_session() as session:
+        mine = session.prepare("Light", [step("gpio.set", line="LED", value=1)]).plan_id
+    code, out, err = answered(daemon, b"y\n", mine)
+    assert (code, "Approve this?" in out) == (1, False)
+    assert f"the plan {mine} waits, and your approval does not count: others must give it" in err

@@ -80,13 +80,40 @@ def test_an_old_name_works_behind_global_options(local_cli, daemon):
     assert (answer.json, answer.err) == ([], hint("sessions", "admin sessions"))
 
 
-def test_tab_behind_an_old_name_completes_and_writes_nothing_else():
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("tls i", ["init"]), ("tasks ", ["cancel", "list", "show", "watch"]), ("plan s", ["show", "submit"])],
+)
+def test_tab_completes_behind_old_and_new_names_and_writes_nothing_else(typed, completed):
     code = "from hearth.cli.main import main; main()"
-    environ = {**os.environ, "_HEARTH_COMPLETE": "bash_complete", "COMP_WORDS": "hearth tls i", "COMP_CWORD": "2"}
+    environ = {**os.environ, "_HEARTH_COMPLETE": "bash_complete", "COMP_WORDS": f"hearth {typed}", "COMP_CWORD": "2"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=30, check=True
     )
-    assert (done.stdout, done.stderr) == ("plain,init\n", "")
+    assert (done.stdout.splitlines(), done.stderr) == ([f"plain,{name}" for name in completed], "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("reject", "did you mean approvals reject?"),
+        ("submti", "did you mean plan submit, hcp submit, fleet submit?"),
+        ("sesions", "did you mean admin sessions?"),
+        ("hatl", "did you mean halt?"),
+        ("zzz", "`hearth --help` lists them"),
+        ("gpio.set", "a tool is run by `hearth run gpio.set`"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest_command_and_its_group(cli, typed, words):
+    refused = cli(typed, "X")
+    assert refused.code == 2
+    assert f"there is no command {typed!r}; {words}\n" in refused.err
+
+
+@pytest.mark.slow
+def test_an_old_decision_on_an_unknown_job_writes_only_the_error(local_cli):
+    refused = local_cli("hcp", "approve", "01X")
+    assert (refused.code, refused.out) == (1, "")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from datetime import datetime, timedelta
 
 import orjson
 import pytest
@@ -74,7 +75,12 @@ def test_status_names_each_driven_line_with_its_owner_and_each_approval(local_cl
     assert session in driven
     named = next(line.split() for line in shown.splitlines() if line.split()[:2] == ["LED", "gpio:sim"])
     assert named[2:5] == ["1", "good", "0"]
-    assert again["plan_id"] in shown
+    (waiting,) = [line for line in shown.splitlines() if again["plan_id"] in line]
+    assert waiting.split()[-1] == again["expires_at"]
+    (seen,) = [one for one in local_cli("status", "--json").json["approvals"] if one["approval_id"] == again["plan_id"]]
+    assert seen["expires_at"] == again["expires_at"]
+    waits = datetime.fromisoformat(seen["expires_at"]) - datetime.fromisoformat(seen["asked_at"])
+    assert waits == timedelta(minutes=15)
     listed = [line.split() for line in local_cli("admin", "sessions").out.splitlines() if session in line]
     assert [tuple(line[1:4]) for line in listed] == [("bench", "bench", "1")]
     peer.call("session.close", {"session_id": session})

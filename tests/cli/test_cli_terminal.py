@@ -71,7 +71,7 @@ def test_watching_shows_a_live_table_that_ends_as_the_task_does(daemon, tmp_path
         {"tool": "gpio.get", "args": {"line": 17}},
     ]
     plan.write_bytes(orjson.dumps({"intent": "blink", "steps": steps}))
-    code, written = on_terminal("--socket", daemon.socket, "submit", "--watch", plan)
+    code, written = on_terminal("--socket", daemon.socket, "plan", "submit", "--watch", plan)
     assert code == 1
     frames = _ESCAPE.sub("", written)
     assert "RUNNING" in frames
@@ -88,7 +88,7 @@ def test_a_task_submitted_elsewhere_is_watched_live_too(daemon, local_cli, tmp_p
     plan = tmp_path / "plan.json"
     plan.write_bytes(orjson.dumps({"intent": "x", "steps": [{"tool": "gpio.get", "args": {"line": 3}}]}))
     reference = local_cli("plan", "submit", "--detach", plan).out.strip()
-    code, written = on_terminal("--socket", daemon.socket, "watch", reference)
+    code, written = on_terminal("--socket", daemon.socket, "tasks", "watch", reference)
     assert code == 0
     assert "gpio.get  " in written
     assert "line=3 value=0" in _ESCAPE.sub("", written)

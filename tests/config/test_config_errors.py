@@ -22,7 +22,7 @@ def problems(tmp_path, text):
 
 SECTIONS = (
     "server, tls, websocket, http, card, hcp, amqp, board, audit, attest, log, files, tools, tasks, ask, sandbox, "
-    "limits, policy"
+    "limits, policy, or the table of an extra whose package is installed where hearthd runs"
 )
 ONE_MISTAKE = [
     *(line.split(" | ", 1) for line in Path(__file__).with_name("mistakes.txt").read_text("utf-8").splitlines()[2:]),

@@ -13,6 +13,7 @@ from hearth.drivers.base import BaseDriver
 from hearth.drivers.boards import open_board
 from hearth.drivers.boards.profile import parse_profile
 from hearth.drivers.dac import KIND as DAC
+from hearth.drivers.kind import BusKind
 from hearth.drivers.tools import build_tools
 from hearth.errors import ConfigError
 from hearth.tables import STRING
@@ -160,9 +161,31 @@ def test_a_package_whose_kind_cannot_be_used_is_named(package):
         profile(laser=[{"label": "cutter"}])
 
 
-def test_a_table_of_no_kind_is_an_unknown_key():
+def test_a_table_of_no_kind_is_an_unknown_key_perhaps_that_of_another_package(package):
     (told,) = refused(lasr=[{"label": "cutter"}])
     assert told.startswith("x.toml: lasr: unknown key; expected tools, discover")
+    assert told.endswith(", sensors, or the table of a kind whose package is installed where hearthd runs")
+    package(lambda: 1 / 0)
+    assert refused(lasr=[{"label": "cutter"}]) == ["x.toml: lasr: unknown key; did you mean laser?"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            {"name": "laser", "package": "acme_lasr", "key": "label"},
+            "acme_lasr.spec:parse_laser, which .* ModuleNotFound",
+        ),
+        (
+            {"name": "laser", "package": "hearth.drivers.dac", "key": "label"},
+            "dac.spec:parse_laser, which .* AttributeErr",
+        ),
+    ],
+)
+def test_a_part_that_a_kind_does_not_have_is_named(package, kind, words):
+    package(lambda: BusKind(**kind))
+    with pytest.raises(ConfigError, match=words):
+        profile(laser=[{"label": "cutter"}])
 
 
 def test_packages_are_looked_up_only_for_a_table_or_a_word_that_no_own_kind_has(monkeypatch):

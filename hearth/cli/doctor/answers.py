@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hearth.cli.common import Options, session
 from hearth.cli.doctor.check import Check
 from hearth.cli.doctor.confinement import daemon_checks, look_at_daemon
-from hearth.errors import CarrierError, RpcError
+from hearth.errors import CarrierError, ConfigError, RpcError
 from hearth.extras import extras_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
     yield from map(_undriven, board.get("undriven", ()))
     for extra in extras_of(health):
         if extra.finding and (state := health.get(extra.name)) is not None:
-            yield Check(*extra.load("finding")(state))
+            try:
+                yield Check(*extra.told("finding", state))
+            except ConfigError as error:
+                yield Check("WARN", extra.name, str(error), "the package of this extra has to be repaired")
     yield from _audit(health.get("audit") or {})
 
 
