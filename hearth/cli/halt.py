@@ -1,7 +1,7 @@
 """`hearth halt`: halt the daemon, show the halt, and reset it; and how `/halt` in `hearth ask` reads its words.
 
 A single word that neighbours have as a subcommand, such as "status", is not a reason: a person who asks to see the halt
-must not cause one, nor by a slip of the fingers. Two words or more always halt.
+must not cause one. Two words or more always halt, and so does a misspelt word: a halt too many does less harm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import click
 import trio
 from attrs import asdict
 
-from hearth._util.text import nearest
 from hearth.cli import common
 from hearth.cli.common import DONE, FAILED, Options, session, standard
 from hearth.client.connection import call_halt
@@ -35,15 +34,10 @@ _MEANINGS: Final[Mapping[str, Literal["status", "reset", "unclear"]]] = {
     **dict.fromkeys(("clear", "end", "off"), "unclear"),
 }  # fmt: skip
 
-_MISSPELT: Final = ("status", "reset")
-_NEAR: Final = 0.8
-"""`rest` is near, `test`, `stuck` and `restart` are not."""
-
 
 def meaning(reason: str) -> Literal["halt", "status", "reset", "unclear"]:
     """Return what the words after `halt` ask for."""
-    word = reason.strip().casefold()
-    return _MEANINGS.get(word) or ("unclear" if nearest(word, _MISSPELT, cutoff=_NEAR) else "halt")
+    return _MEANINGS.get(reason.strip().casefold(), "halt")
 
 
 def unclear(word: str, command: str) -> str:

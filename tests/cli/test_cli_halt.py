@@ -16,14 +16,13 @@ def not_halted(local_cli):
 
 @pytest.mark.parametrize("words", [
     ["status"], ["show"], ["state"], ["Status"], ["reset"], ["clear"], ["end"], ["off"], ["--status"], ["--reset"],
-    ["stauts"], ["Rest"],
 ])  # fmt: skip
 def test_a_single_word_that_names_a_command_halts_nothing(local_cli, daemon, words):
     before = len(daemon.records(event="halt"))
     told = local_cli("halt", *words)
     assert local_cli("halt", "status").code == 0
     assert len(daemon.records(event="halt")) == before
-    if words[0] in ("clear", "end", "off", "stauts", "Rest"):
+    if words[0] in ("clear", "end", "off"):
         assert (told.code, told.out) == (2, "")
         assert f"nothing was halted: {words[0]!r} alone is not a reason; `hearth halt reset` ends a halt" in told.err
     else:
@@ -32,7 +31,7 @@ def test_a_single_word_that_names_a_command_halts_nothing(local_cli, daemon, wor
 
 
 @pytest.mark.parametrize("words", [
-    [], ["smoke"], ["restart"], ["stuck"], ["reset valve leaks"], ["reset", "valve", "leaks"],
+    [], ["smoke"], ["restart"], ["stauts"], ["reset valve leaks"], ["reset", "valve", "leaks"],
     ["status", "lamp"], ["off", "off"], [""],
 ])  # fmt: skip
 def test_two_words_always_halt_and_so_does_one_that_names_no_command(local_cli, daemon, words):
