@@ -15,9 +15,11 @@ extra's name. It is loaded when hearth.toml has a table of that name: to install
 from __future__ import annotations
 
 import sys
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from keyword import iskeyword
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,10 +30,15 @@ from hearth._util.python import package_of, vendor_entry_points
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
 ENTRY_POINTS: Final = "hearth.extras"
+RESERVED: Final = frozenset((
+    "buses", "halt", "listeners", "memory", "ok", "outputs", "sockets", "version",
+    "durability", "extras", "named_files", "names_tokens", "sections", "sessions", "to_toml",
+))  # fmt: skip
+"""Names that no extra of another package may have: those of other members of health, and of members of a `Config`."""
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 _NOWHERE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -134,8 +141,29 @@ class Extra:
     """Public names of `hearth` that are its own: `hearth.NAME`; a part without an attribute is a module."""
 
     def load(self, part: str) -> Any:
-        """Import a part, and return it."""
-        return load(getattr(self, part))
+        """Import a part, and return it. Raises ConfigError for one that cannot be imported."""
+        where: str = getattr(self, part)
+        return usable(partial(load, where), f"[{self.name}]: {where}")
+
+    def call(self, part: str, *given: Any) -> Any:
+        """Import and call a part; return its answer, of an iterator all that it yields.
+
+        Raises ConfigError, which names the extra if the part raised another exception.
+        """
+
+        def answer() -> Any:
+            found = self.load(part)(*given)
+            return list(found) if isinstance(found, Iterator) else found
+
+        return usable(answer, f"[{self.name}]: {getattr(self, part)}")
+
+    @property
+    def section_class(self) -> type[Section]:
+        """The class of its section. Raises ConfigError if that is none."""
+        found: type[Section] = self.load("section")
+        if not (isinstance(found, type) and issubclass(found, Section) and "__attrs_attrs__" in vars(found)):
+            raise ConfigError(f"[{self.name}]: {self.section} is no class of a section")
+        return found
 
     @property
     def imported(self) -> bool:
@@ -325,6 +353,14 @@ def active(config: Any, *, daemon: bool = True) -> list[Extra]:
 @cache
 def _vendors(name: str) -> Extra:
     point = vendor_entry_points(ENTRY_POINTS)[name]
+    if name in RESERVED:
+        raise ConfigError(
+            f"[{name}]: {package_of(point)} has an extra that cannot be used: its name means something else"
+        )
+    if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
+        raise ConfigError(
+            f"[{name}]: {package_of(point)} has an extra that cannot be used: its name is not a name in Python"
+        )
     extra = usable(point.load, f"[{name}]: {package_of(point)} ({point.value})")
     if not isinstance(extra, Extra) or extra.name != name or not extra.section:
         raise ConfigError(f"[{name}]: {package_of(point)} has no Extra of this name with a section at {point.value}")

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import attrs
 from cattrs import BaseValidationError, Converter, ForbiddenExtraKeysError
-from cattrs.errors import AttributeValidationNote, IterableValidationNote
+from cattrs.errors import AttributeValidationNote, IterableValidationNote, StructureHandlerNotFoundError
 from cattrs.gen import make_dict_structure_fn
 
 from hearth._util.files import read_file, read_settled
+from hearth._util.foreign import Raised
 from hearth._util.toml import dump_key, dump_value, parse_toml
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
@@ -56,6 +57,10 @@ def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
     except BaseValidationError as error:
         lines = [f"{source}: {_place_text(cls, place)}{why}" for place, why in _problems(error, ())]
         raise ConfigError("\n".join(lines)) from None
+    except StructureHandlerNotFoundError as error:
+        raise ConfigError(
+            f"{source}: a key is of a type that cannot be read, {error.type_}: its package is wrong"
+        ) from None
 
 
 @functools.cache  # cattrs compiles a function for each shape
@@ -129,7 +134,8 @@ def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]
     elif isinstance(error, ConfigError):
         yield from zip(repeat(place), str(error).splitlines(), strict=False)
     else:
-        raise error  # a bug in hearth, not a mistake in the file
+        # Of a section's own rules, which may be another package's: a reload must not end a daemon.
+        yield place, f"cannot be read: {Raised(error)}"
 
 
 def _unknown(cls: type, place: Place, name: str) -> str:
