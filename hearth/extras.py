@@ -160,7 +160,7 @@ class Extra:
     @property
     def section_class(self) -> type[Section]:
         """The class of its section. Raises ConfigError if that is none."""
-        found: type[Section] = self.load("section")
+        found: Any = self.load("section")
         if not (isinstance(found, type) and issubclass(found, Section) and "__attrs_attrs__" in vars(found)):
             raise ConfigError(f"[{self.name}]: {self.section} is no class of a section")
         return found

@@ -7,7 +7,7 @@ import trio
 from support.http import Raw, hosting, passes, port_of
 from trio.testing import wait_all_tasks_blocked
 
-from hearth.actors.bridges.http.connection import KEEP_ALIVE
+from hearth.actors.bridges.http.connection import GRACE, KEEP_ALIVE
 from hearth.actors.bridges.http.server import HEADER_BYTES
 from hearth.policy.principal import from_token
 
@@ -286,3 +286,40 @@ async def test_a_half_sent_head_behind_an_answered_request_has_the_time_of_a_hea
         (connection,) = listener._connections
         await passes(lambda: connection.idle)
         assert connection.scope.deadline - trio.current_time() <= 30 < KEEP_ALIVE
+
+
+async def test_an_unknown_peer_that_reads_drop_by_drop_has_no_longer_than_for_its_handshake() -> None:
+    """A send is shielded from its request, and each byte that is read gives it another thirty seconds."""
+
+    async def long(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": bytes(1_000_000), "more_body": True})
+
+    async with hosting(long, handshake_timeout=0.3) as listener:
+        raw = await Raw.connect(port_of(listener), receive_buffer=4096)
+        await raw.send(get())
+        await passes(lambda: listener._connections)
+        with trio.fail_after(20):
+            await passes(lambda: not listener._connections)
+        await raw.aclose()
+
+
+async def test_a_peer_that_ends_its_side_before_it_is_let_in_has_the_time_of_one_that_has_gone() -> None:
+    begun = trio.Event()
+
+    async def known(scope, receive, _send):
+        connection = scope["state"]["connection"]
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        assert connection.let_in(from_token("hearth_known")) is None
+        begun.set()
+        await trio.sleep_forever()
+
+    async with hosting(known) as listener, await Raw.connect(port_of(listener)) as raw:
+        await raw.send(get())
+        await raw.stream.send_eof()
+        await begun.wait()
+        (connection,) = listener._connections
+        assert connection.scope.deadline - trio.current_time() <= GRACE
+        connection.cut()
