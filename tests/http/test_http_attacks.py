@@ -2,13 +2,14 @@
 
 from typing import NamedTuple
 
+import h11
 import pytest
 import trio
 from support.http import Raw, hosting, passes, port_of
 from trio.testing import wait_all_tasks_blocked
 
 from hearth.actors.bridges.http.connection import GRACE, KEEP_ALIVE
-from hearth.actors.bridges.http.server import HEADER_BYTES
+from hearth.actors.bridges.http.server import HEADER_BYTES, Framing
 from hearth.policy.principal import from_token
 
 
@@ -244,6 +245,23 @@ async def test_a_refused_body_is_not_called_for() -> None:
         await raw.send(post(CALLED))
         assert (await raw.head()).status == 413
         assert await raw.ended() == b""
+
+
+async def test_a_body_that_comes_before_a_last_answer_is_not_parsed(monkeypatch) -> None:
+    """Two thousand chunks of a byte take forty milliseconds of the event loop; peers that are refused would get it."""
+    events, parsed = [], Framing.next_event
+    monkeypatch.setattr(Framing, "next_event", lambda framing: events.append(parsed(framing)) or events[-1])
+
+    async def refuses(_scope, _receive, send):
+        headers = [(b"content-length", b"0"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    async with hosting(refuses) as listener, await Raw.connect(port_of(listener)) as raw:
+        await raw.send(chunked(b"1\r\nx\r\n" * 2000))
+        assert (await raw.answer()).status == 401
+        assert await raw.ended() == b""
+    assert not [event for event in events if isinstance(event, h11.Data)]
 
 
 async def test_an_application_that_answers_against_the_rules_harms_only_its_own_connection(caplog) -> None:

@@ -258,6 +258,8 @@ class HttpConnection:
         return body
 
     def _reusable(self) -> bool:
+        if self._http.our_state is not h11.DONE:  # the answer is the last one, or was not sent whole
+            return False
         try:
             # The application may have left a body that is there. One that is still coming is not waited for.
             self._body()
