@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS: Final = "hearth.extras"
 RESERVED: Final = frozenset((
-    "buses", "halt", "listeners", "memory", "ok", "outputs", "sockets", "version",
-    "durability", "extras", "named_files", "names_tokens", "sections", "sessions", "to_toml",
+    "audit", "buses", "halt", "listeners", "memory", "ok", "outputs", "sandbox", "sessions", "sockets", "version",
+    "durability", "extras", "named_files", "names_tokens", "sections", "to_toml",
 ))  # fmt: skip
 """Names that no extra of another package may have: those of other members of health, and of members of a `Config`."""
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})

@@ -13,6 +13,7 @@ from support.world import BenchWorld, running
 from trio.testing import wait_all_tasks_blocked
 
 from hearth.actors.service import Figure, Service
+from hearth.cli.doctor.answers import board_checks
 from hearth.config.model import Config, load_config
 from hearth.errors import ConfigError, InternalError
 from hearth.extras import OWN, RESERVED, extras_of
@@ -288,6 +289,9 @@ def check(name, config, parts):
         raise LookupError("no lamp in check")
     yield "note", "a lamp"
 
+def finding(state):
+    return "OK", "lamp", state["lit"], None
+
 class NoSection:
     pass
 
@@ -295,7 +299,13 @@ class NoSection:
 class Odd(Section):
     colour: complex = 0j
 
-LAMP = Extra(name="lamp", section="acme_lamps:Lamp", service="acme_lamps:Service", check="acme_lamps:check")
+LAMP = Extra(
+    name="lamp",
+    section="acme_lamps:Lamp",
+    service="acme_lamps:Service",
+    check="acme_lamps:check",
+    finding="acme_lamps:finding",
+)
 EAR = Extra(name="ear", section="acme_lamps:Lamp", listen="acme_lamps:listen")
 PLAIN = Extra(name="plain", section="acme_lamps:NoSection")
 ODD = Extra(name="odd", section="acme_lamps:Odd")
@@ -360,7 +370,23 @@ async def test_no_member_of_health_is_a_name_that_is_left_for_an_extra() -> None
         world.runtime.listeners = ["unix:///x"]
         world.runtime.lost_sockets = ["gone"]
         names = world.runtime.health().keys()
-    assert names - OWN.keys() - fields_dict(Config).keys() <= RESERVED
+    assert names - OWN.keys() <= RESERVED
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"crashed": "LookupError: no lamp"}, ("FAIL", "lamp", "it crashed: LookupError: no lamp")),
+        ({}, ("FAIL", "lamp", "[lamp]: acme_lamps:finding cannot be used: KeyError: 'lit'")),
+        ({"lit": "it is lit"}, ("OK", "lamp", "it is lit")),
+    ],
+)
+def test_doctor_shows_a_service_that_crashed_and_a_finding_that_cannot_be_made(
+    state: dict[str, Any], told: tuple[str, ...], package: Path
+) -> None:
+    health = {"ok": True, "version": "1", "audit": {"ok": True}, "lamp": state}
+    found = [check for check in board_checks({"name": "sim", "health": health}) if check.name == "lamp"]
+    assert [(check.state, check.name, check.finding) for check in found] == [told]
 
 
 def serve(directory: Path, package: Path, text: str, how: str = DAEMON) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from hearth.cli.common import Options, session
 from hearth.cli.doctor.check import Check
 from hearth.cli.doctor.confinement import daemon_checks, look_at_daemon
 from hearth.errors import CarrierError, ConfigError, RpcError
-from hearth.extras import extras_of
+from hearth.extras import RESERVED, extras_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
     yield from _buses(health.get("buses", {}))
     yield from _halt(health.get("halt") or {})
     yield from map(_undriven, board.get("undriven", ()))
-    for extra in extras_of(health):
+    for extra in extras_of(health.keys() - RESERVED):
         if extra.finding and (state := health.get(extra.name)) is not None:
             yield _found(extra, state)
     yield from _audit(health.get("audit") or {})
