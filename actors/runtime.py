@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from hearth.actors.attestation import Attestation
     from hearth.actors.journal import Journal
     from hearth.actors.messages import JobServer
-    from hearth.actors.service import Service
     from hearth.audit.record import Head
     from hearth.config.model import Config
     from hearth.drivers.boards import Board
@@ -674,11 +673,7 @@ class Runtime:
         if self.lost_sockets:
             # Not a part of `ok`: what runs goes on, and so does the heartbeat.
             health["sockets"] = {"ok": False, "reason": "; ".join(self.lost_sockets)}
-        for name, service in self.extras.items():
-            state = self.ask_extra(name, partial(_state_of, service))
-            crashed = {"crashed": self._crashed[name]} if name in self._crashed else {}
-            if state is not None or crashed:
-                health[name] = {**(state or {}), **crashed}
+        health |= self._states()
         if self.parts.sandbox is not None:
             health["sandbox"] = self.parts.sandbox
         if outputs_file.failure is not None:
@@ -706,6 +701,13 @@ class Runtime:
                 log.error("extra %s crashed", name, exc_info=raised.error)
             self._crashed[name] = str(raised)
             return None
+
+    def _states(self) -> dict[str, Any]:
+        """Return the states of the extras for health: their own, and the last exception of one that crashed."""
+        found = {name: self.ask_extra(name, partial(_state_of, service)) for name, service in self.extras.items()}
+        for name, reason in self._crashed.items():
+            found[name] = {**(found.get(name) or {}), "crashed": reason}
+        return {name: state for name, state in found.items() if state is not None}
 
     def tell_extras(self, method: str) -> None:
         """Call this method of each service; one that raises keeps it from no other one."""
@@ -873,7 +875,7 @@ class Runtime:
             bus.abandon()
 
 
-def _state_of(service: Service) -> Any:
+def _state_of(service: Any) -> Any:
     """Return the health of a service. Raises TypeError if it is not JSON: then no health at all could be sent."""
     return orjson.loads(orjson.dumps(service.health()))
 

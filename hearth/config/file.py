@@ -118,7 +118,7 @@ def _is_a(origin: object) -> Callable[[Any], bool]:
 def _reason(cls: type, place: Place, why: str | BaseException) -> str:
     """Return the reason of a problem. Raises an exception of hearth's own sections: a bug, not a mistake in the file.
 
-    One of another package's section is a reason: a reload must not end a daemon for it.
+    That of another package's section is a reason: a reload must not end a daemon for it.
     """
     if isinstance(why, str):
         return why
