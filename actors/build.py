@@ -134,7 +134,7 @@ def build_parts(
     )
     for extra in chosen:
         if extra.service:
-            extras[extra.name] = extra.load("service")(config, parts)
+            extras[extra.name] = extra.call("service", config, parts)
     return parts
 
 

@@ -14,11 +14,13 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
 import trio
 from attrs import field, frozen
 
+from hearth._util.foreign import Raised, called, usable
 from hearth._util.threads import IMPORTING
 from hearth._version import __version__
 from hearth.actors.admission import DRY_RUN_RATE, Checks
@@ -83,6 +85,8 @@ if TYPE_CHECKING:
     from hearth.policy.rules import ApprovalRule, Ranked
     from hearth.protocol.methods import SessionOpen
     from hearth.tools import ToolRegistry
+
+T = TypeVar("T")
 
 # --- all buses of a runtime: start and end
 
@@ -154,7 +158,7 @@ log = logging.getLogger("hearth.runtime")
 def made_later(extra: Extra, config: Config | None, parts: RuntimeParts) -> Any:
     """Return the service of an extra at its first use, open. Blocking. Raises ConfigError."""
     with IMPORTING:
-        service = extra.load("service")(config, parts)
+        service = extra.call("service", config, parts)
         service.ahead()
     for note in service.open(parts):
         log.warning("%s", note)
@@ -222,7 +226,9 @@ class RuntimeParts:
         now = self.clock()
         notes += self.keys_file.open(self.journal.found)
         notes += [*self.latch.open(now), *self.outputs_file.open(now)]
-        return notes + [note for service in self.extras.values() for note in service.open(self)]
+        for name, service in self.extras.items():
+            notes += usable(partial(service.open, self), f"[{name}]")
+        return notes
 
 
 class Runtime:
@@ -249,6 +255,8 @@ class Runtime:
         """For each Unix socket of the daemon whose file was removed: what that means."""
         self.extras: dict[str, Any] = {}
         """By name: the `service.Service` of each extra that serves here."""
+        self._crashed: dict[str, str] = {}
+        """By name: the last exception of an extra's service."""
         self._loading: list[Callable[[ConfigError | None], None]] = []
         """Called when the extras that are being made are there."""
         self._nursery: trio.Nursery | None = None
@@ -607,8 +615,7 @@ class Runtime:
         for session in self._sessions.values():
             session.post(StopTasks(self.halt.flag.ended()))
         self.approvals.halt()
-        for service in self.extras.values():
-            service.halt()
+        self.tell_extras("halt")
 
     def _notify_timer(self, name: str) -> None:
         session = self._sessions.get(name)
@@ -666,9 +673,7 @@ class Runtime:
         if self.lost_sockets:
             # Not a part of `ok`: what runs goes on, and so does the heartbeat.
             health["sockets"] = {"ok": False, "reason": "; ".join(self.lost_sockets)}
-        for name, service in self.extras.items():
-            if (state := service.health()) is not None:
-                health[name] = state
+        health |= self._states()
         if self.parts.sandbox is not None:
             health["sandbox"] = self.parts.sandbox
         if outputs_file.failure is not None:
@@ -686,6 +691,32 @@ class Runtime:
         if name not in self.extras and name in self.parts.later:
             self._add(name, self.parts.later[name](self.parts))
         return self.extras.get(name)
+
+    def ask_extra(self, name: str, ask: Callable[[], T]) -> T | None:
+        """Return what a service answers; None after an exception, which is logged once and told by health."""
+        try:
+            return called(ask)
+        except Raised as raised:
+            if self._crashed.get(name) != str(raised):
+                log.error("extra %s crashed", name, exc_info=raised.error)
+            self._crashed[name] = str(raised)
+            return None
+
+    def _states(self) -> dict[str, Any]:
+        """Return the states of the extras for health: their own, and the last exception of one that crashed."""
+        found = {name: self.ask_extra(name, partial(_state_of, service)) for name, service in self.extras.items()}
+        for name, reason in self._crashed.items():
+            found[name] = {**(found.get(name) or {}), "crashed": reason}
+        return {name: state for name, state in found.items() if state is not None}
+
+    def tell_extras(self, method: str) -> None:
+        """Call this method of each service; one that raises keeps it from no other one."""
+        for name, service in self.extras.items():
+            self.ask_extra(name, getattr(service, method))
+
+    async def contain_extra(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do work of a service; after an exception, which is logged and told by health, the others go on."""
+        await contain(f"extra {name}", work, lambda error: self._crashed.update({name: str(Raised(error))}))
 
     def server(self, family: str) -> JobServer | None:
         """Return the server of an extra for its family of methods, such as "hcp", or None."""
@@ -712,7 +743,7 @@ class Runtime:
         failure = None
         try:
             for name in [name for name in self.parts.later if name not in self.extras]:
-                make = partial(self.parts.later[name], self.parts)
+                make = partial(usable, partial(self.parts.later[name], self.parts), f"[{name}]")
                 self._add(name, await trio.to_thread.run_sync(make, abandon_on_cancel=True))
         except ConfigError as error:
             log.error("%s", error)
@@ -727,15 +758,31 @@ class Runtime:
             self.extras[name] = service
             service.runtime = self
             if self._outer is not None:
-                self._outer.start_soon(service.run)
+                self._outer.start_soon(self.contain_extra, name, service.run)
 
     @asynccontextmanager
     async def serve_extras(self, sessions: Callable[..., Any]) -> AsyncIterator[None]:
         """Have the extras serve until the block ends; `sessions` is a `service.OpenSession` for this runtime."""
         async with AsyncExitStack() as stack:
-            for service in list(self.extras.values()):
-                await stack.enter_async_context(service.serve(sessions))
+            for name, service in list(self.extras.items()):
+                await self.contain_extra(name, partial(self._serve_extra, name, service, sessions, stack))
             yield
+
+    async def _serve_extra(self, name: str, service: Any, sessions: Callable[..., Any], stack: AsyncExitStack) -> None:
+        """Have one serve until `stack` is left, and for at most `shutdown_grace_s` from then on."""
+        ending = trio.CancelScope()
+
+        def begin_to_end() -> None:
+            ending.deadline = trio.current_time() + self.parts.limits.shutdown_grace_s
+
+        def ended() -> None:
+            if ending.cancelled_caught:
+                log.warning("extra %s has not ended in time", name)
+
+        stack.callback(ended)
+        stack.enter_context(ending)
+        await stack.enter_async_context(service.serve(sessions))
+        stack.callback(begin_to_end)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -783,8 +830,8 @@ class Runtime:
                     outer.start_soon(self.refusals.run)
                     outer.start_soon(self.observer.run)
                     self._outer = outer
-                    for service in self.extras.values():
-                        outer.start_soon(service.run)
+                    for name, service in self.extras.items():
+                        outer.start_soon(self.contain_extra, name, service.run)
                     async with trio.open_nursery() as sessions:
                         self._nursery = sessions
                         self._started.set()
@@ -826,6 +873,11 @@ class Runtime:
             self._nursery.cancel_scope.cancel()
         for bus in self.buses.values():
             bus.abandon()
+
+
+def _state_of(service: Any) -> Any:
+    """Return the health of a service. Raises TypeError if it is not JSON: then no health at all could be sent."""
+    return orjson.loads(orjson.dumps(service.health()))
 
 
 async def _not_reloaded(_yes: bool) -> dict[str, Any]:

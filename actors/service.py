@@ -5,6 +5,10 @@ core calls them in this order: `open` beside the audit log, before anything serv
 it is ready; `run` beside the buses, and `serve` around the connections; while it serves `health`, `figures` and `halt`;
 at the end `stop` before sessions end, `end` with them, `finish` after them, and `close`. A service overrides what it
 needs. This module knows no extra.
+
+A service that cannot be made or opened keeps the daemon from its start, with the reason. A later exception is logged,
+and health shows it as the member `crashed`: halts, the other services and the end of the daemon go on. Each wait at
+the end is bounded. A call that blocks is not contained: it holds up the event loop, and so everything.
 """
 
 from __future__ import annotations

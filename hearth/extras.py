@@ -15,23 +15,30 @@ extra's name. It is loaded when hearth.toml has a table of that name: to install
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from keyword import iskeyword
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import frozen, has
+from attrs import frozen
 
 from hearth._util.foreign import usable
 from hearth._util.python import package_of, vendor_entry_points
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
 ENTRY_POINTS: Final = "hearth.extras"
+RESERVED: Final = frozenset((
+    "audit", "buses", "halt", "listeners", "memory", "ok", "outputs", "sandbox", "sessions", "sockets", "version",
+    "durability", "extras", "named_files", "names_tokens", "sections", "to_toml",
+))  # fmt: skip
+"""Names that no extra of another package may have: those of other members of health, and of members of a `Config`."""
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 _NOWHERE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -134,20 +141,33 @@ class Extra:
     """Public names of `hearth` that are its own: `hearth.NAME`; a part without an attribute is a module."""
 
     def load(self, part: str) -> Any:
-        """Import a part, and return it. Raises ConfigError for another package's that is not what the part must be."""
-        where = getattr(self, part)
-        if self.name in OWN:
-            return load(where)
-        found = usable(partial(load, where), f"[{self.name}]: {part}={where!r} of the Extra")
-        if part == "section" and not (isinstance(found, type) and issubclass(found, Section) and has(found)):
+        """Import a part, and return it. Raises ConfigError for another package's that cannot be imported."""
+        where: str = getattr(self, part)
+        return load(where) if self.name in OWN else usable(partial(load, where), self._place(part))
+
+    def call(self, part: str, *given: Any) -> Any:
+        """Import and call a part; return its answer, of an iterator all that it yields.
+
+        Raises ConfigError, which names the extra if the part of another package raised another exception.
+        """
+
+        def answer() -> Any:
+            found = self.load(part)(*given)
+            return list(found) if isinstance(found, Iterator) else found
+
+        return answer() if self.name in OWN else usable(answer, self._place(part))
+
+    def _place(self, part: str) -> str:
+        return f"[{self.name}]: {part}={getattr(self, part)!r} of the Extra"
+
+    @property
+    def section_class(self) -> type[Section]:
+        """The class of its section. Raises ConfigError if that is none."""
+        found: Any = self.load("section")
+        if not (isinstance(found, type) and issubclass(found, Section) and "__attrs_attrs__" in vars(found)):
+            where = self.section
             raise ConfigError(f"[{self.name}]: {where} is not an attrs class that derives from hearth.extras.Section")
         return found
-
-    def told(self, part: str, *args: Any) -> list[Any]:
-        """Return what its `check` or `finding` says. Raises ConfigError if that of another package raises anything."""
-        if self.name in OWN:
-            return [*self.load(part)(*args)]
-        return usable(lambda: [*self.load(part)(*args)], f"[{self.name}]: {part}={getattr(self, part)!r} of the Extra")
 
     @property
     def imported(self) -> bool:
@@ -337,6 +357,14 @@ def active(config: Any, *, daemon: bool = True) -> list[Extra]:
 @cache
 def _vendors(name: str) -> Extra:
     point = vendor_entry_points(ENTRY_POINTS)[name]
+    if name in RESERVED:
+        raise ConfigError(
+            f"[{name}]: {package_of(point)} has an extra that cannot be used: its name means something else"
+        )
+    if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
+        raise ConfigError(
+            f"[{name}]: {package_of(point)} has an extra that cannot be used: its name is not a name in Python"
+        )
     extra = usable(point.load, f"[{name}]: {package_of(point)} ({point.value})")
     if not isinstance(extra, Extra) or extra.name != name or not extra.section:
         raise ConfigError(f"[{name}]: {package_of(point)} has no Extra of this name with a section at {point.value}")

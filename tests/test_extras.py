@@ -370,7 +370,7 @@ def test_a_finding_of_another_package_that_raises_is_a_finding_itself(
 ) -> None:
     lamp(tmp_path, monkeypatch, "lamp_g", "section='NAME:LampConfig', finding='NAME:finding'")
     (found,) = [one for one in board_checks({"name": "sim", "health": {"lamp_g": {}}}) if one.name == "lamp_g"]
-    assert found.state == "WARN"
+    assert found.state == "FAIL"
     assert "finding='lamp_g:finding' of the Extra cannot be used: KeyError: 'no such member'" in found.finding
 
 

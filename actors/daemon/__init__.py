@@ -52,7 +52,7 @@ from hearth.actors.listeners import unix
 from hearth.actors.listeners.accept import ConnectionLimiter, Opening
 from hearth.actors.runtime import Runtime
 from hearth.actors.service import FLUSH_TIMEOUT
-from hearth.actors.supervisor import contain
+from hearth.actors.supervisor import contain, contain_now
 from hearth.config.model import load_config
 from hearth.errors import ConfigError
 from hearth.extras import active
@@ -78,14 +78,13 @@ log = logging.getLogger("hearth.daemon")
 DAY = 86_400.0
 
 
-def load_ahead(parts: RuntimeParts) -> None:
+def load_ahead(runtime: Runtime) -> None:
     """Import what would be imported with the first use, and look up who must get in, while waiting for a disk is fine.
 
     From here on the event loop makes no call that a disk can hold up.
     """
     import_module("difflib")
-    for service in parts.extras.values():
-        service.ahead()
+    runtime.tell_extras("ahead")
     remember(0, os.geteuid())
 
 
@@ -144,7 +143,7 @@ class Daemon:
                 if halting is not None:
                     handler = partial(self._serve_connection, runtime, "unix", halts_only=str(path))
                     accepting.start_soon(halting.accept_all, connections, runtime.stranger, handler)
-                self._announce(path, runtime.listeners[1:])
+                self._announce(path, runtime)
                 accepting.start_soon(self._warm_up)
                 if self._parts.attestation is not None:
                     accepting.start_soon(self._parts.attestation.run)
@@ -158,21 +157,27 @@ class Daemon:
             for listener in (*listeners, *(() if halting is None else (halting,))):
                 listener.close()
             await self._end(runtime)
-            for each in (*self._connections, *listeners, *runtime.extras.values()):
-                each.finish()
+            for connection in self._connections:
+                connection.finish()
+            for listener in listeners:
+                listener.finish()
+            runtime.tell_extras("finish")
             connections.cancel_scope.deadline = trio.current_time() + FLUSH_TIMEOUT
 
     async def _end(self, runtime: Runtime) -> None:
         """End the work of the extras, then all sessions."""
-        for service in runtime.extras.values():
-            service.stop()
+        runtime.tell_extras("stop")
         self.notifier.notify("STOPPING=1")
         async with trio.open_nursery() as ending:
             ending.start_soon(self._stop_waiting, runtime)
-            until = trio.current_time() + self._config.limits.shutdown_grace_s
-            for service in runtime.extras.values():
-                # Half of the time is left for the sessions that end afterwards.
-                await service.end(until - self._config.limits.shutdown_grace_s / 2)
+            grace = self._config.limits.shutdown_grace_s
+            until = trio.current_time() + grace
+            for name, service in runtime.extras.items():
+                # Half of the time is left for the sessions that end afterwards, and half of that if one hangs.
+                with trio.move_on_at(until - grace / 4) as ending_one:
+                    await runtime.contain_extra(name, partial(service.end, until - grace / 2))
+                if ending_one.cancelled_caught:
+                    log.warning("extra %s has not ended in time", name)
             await runtime.end_sessions(until)
             ending.cancel_scope.cancel()
 
@@ -228,16 +233,16 @@ class Daemon:
 
         await trio.to_thread.run_sync(load, abandon_on_cancel=True)
 
-    def _announce(self, path: Path, elsewhere: Sequence[str]) -> None:
+    def _announce(self, path: Path, runtime: Runtime) -> None:
         # The objects that exist now live as long as the process: exclude them from garbage collection. Collect young
         # objects less often, since actors free theirs by reference counting. Older generations must still be collected:
         # a library's connection is a cycle, and once it has survived a collection only a later one frees it.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 5, 5)
-        for address in elsewhere:
+        for address in runtime.listeners[1:]:
             self.log_handler.write_line(f"hearthd: listening on {address}")
-        load_ahead(self._parts)
+        load_ahead(runtime)
         self.log_handler.write_line(f"hearthd: ready on {path}")
         self.notifier.notify(f"READY=1\nSTATUS=ready on {path}")
 
@@ -338,6 +343,8 @@ def _serve(config: Config, file: Path | None, log_handler: NonBlockingLogHandler
     finally:
         signals.over()
         sockets.close()
+        for name, service in () if parts is None else parts.extras.items():
+            contain_now(f"extra {name}", service.close, lambda _error: None)
         for owned in () if parts is None else (parts.launcher, parts.attestation):
             if owned is not None:
                 owned.close()
@@ -362,7 +369,7 @@ def open_listeners(
     opening = Opening(config, in_force(policy), report, runtime)
     try:
         for extra in (extra for extra in active(config) if extra.listen):
-            listeners.append(extra.load("listen")(opening))  # noqa: PERF401  those that are open must be closed
+            listeners.append(extra.call("listen", opening))  # noqa: PERF401  those that are open must be closed
     except BaseException:
         for listener in listeners:
             listener.close()

@@ -74,7 +74,7 @@ def _extras(config: Config, parts: RuntimeParts) -> Iterator[tuple[str, str]]:
     unasked = (extra for extra in OWN.values() if extra.methods)
     for extra in dict.fromkeys((*active(config), *unasked)):
         if extra.check:
-            yield from extra.told("check", extra.name, config, parts)
+            yield from extra.call("check", extra.name, config, parts)
 
 
 def _policy(config: Config, parts: RuntimeParts, file: Path | None) -> Iterator[str]:

@@ -25,6 +25,10 @@ _DATA: Final = 0xEB00
 _LATEST_US: Final = {0x20: 750_000, 0x10: 1_250_000}
 """Microseconds between two frames of a message, by the first byte of its announcement: BAM (T1) and RTS (T3)."""
 ANNOUNCING: Final = tuple(_LATEST_US)
+_ANSWERING: Final = (0x11, 0x13)
+"""The first bytes of frames by which a receiver answers (CTS, end of message): about a message of the other node."""
+_SHORTEST: Final = 9
+"""Bytes of the shortest message that comes in several frames."""
 _PRIORITY: Final = 0x1C00_0000
 
 
@@ -46,18 +50,21 @@ class Transport:
 
     groups: Collection[int]
     _coming: dict[int, _Coming] = field(factory=dict, init=False)
-    """By destination and source."""
+    """By destination and source, the one first whose last frame is the oldest."""
 
     def feed(self, frame: Frame) -> Frame | None:
         """Take a frame that was received; return the message that is whole with it."""
         group, pair, data = group_of(frame.key), frame.key & 0xFFFF, frame.data
         if group not in (CONTROL, _DATA) or len(data) != 8:
             return None
+        if group == CONTROL and data[0] in _ANSWERING:
+            return None
         coming = self._coming.pop(pair, None)
         if group == CONTROL:
             wanted = int.from_bytes(data[5:], "little")
             size, count = int.from_bytes(data[1:3], "little"), data[3]
-            if data[0] in _LATEST_US and wanted in self.groups and -(-size // 7) == count:
+            if data[0] in _LATEST_US and wanted in self.groups and size >= _SHORTEST and -(-size // 7) == count:
+                self._forget(frame.timestamp_us - max(_LATEST_US.values()))
                 # A group to one node has the destination in its identifier.
                 number = wanted | pair >> 8 if is_to_one(wanted) else wanted
                 key = EXTENDED | frame.key & _PRIORITY | number << 8 | pair & 0xFF
@@ -72,3 +79,11 @@ class Transport:
             return None
         whole = b"".join(coming.parts)[: coming.size]
         return Frame(coming.key, whole, parts=coming.count, timestamp_us=frame.timestamp_us)
+
+    def _forget(self, before_us: int) -> None:
+        """Forget messages whose next frame would come too late: there can be one from each address to each other."""
+        while self._coming:
+            pair = next(iter(self._coming))
+            if self._coming[pair].at_us >= before_us:
+                return
+            del self._coming[pair]

@@ -71,8 +71,10 @@ async def driven_later(steps: Generator[Q, Any, T], perform: Callable[[Q], Await
 
 
 def usable(call: Callable[[], T], what: str) -> T:
-    """Return what a package's function returns. Raises ConfigError, which says that `what` cannot be used and why."""
+    """Return what a package's function returns. Raises ConfigError: its own, or that `what` cannot be used and why."""
     try:
         return called(call)
     except Raised as raised:
+        if isinstance(raised.error, ConfigError):
+            raise raised.error from None
         raise ConfigError(f"{what} cannot be used: {raised}") from raised.error

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import attrs
 from cattrs import BaseValidationError, Converter, ForbiddenExtraKeysError
-from cattrs.errors import AttributeValidationNote, IterableValidationNote
+from cattrs.errors import AttributeValidationNote, IterableValidationNote, StructureHandlerNotFoundError
 from cattrs.gen import make_dict_structure_fn
 
 from hearth._util.files import read_file, read_settled
+from hearth._util.foreign import Raised
 from hearth._util.toml import dump_key, dump_value, parse_toml
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
@@ -54,8 +55,14 @@ def structure(cls: type[T], raw: Mapping[str, Any], source: str) -> T:
     try:
         return _converter().structure(raw, cls)
     except BaseValidationError as error:
-        lines = [f"{source}: {_place_text(cls, place)}{why}" for place, why in _problems(error, ())]
+        lines = [
+            f"{source}: {_place_text(cls, place)}{_reason(cls, place, why)}" for place, why in _problems(error, ())
+        ]
         raise ConfigError("\n".join(lines)) from None
+    except StructureHandlerNotFoundError as error:
+        raise ConfigError(
+            f"{source}: a key is of a type that cannot be read, {error.type_}: its package is wrong"
+        ) from None
 
 
 @functools.cache  # cattrs compiles a function for each shape
@@ -108,8 +115,22 @@ def _is_a(origin: object) -> Callable[[Any], bool]:
     return lambda annotation: get_origin(annotation) is origin
 
 
-def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]:
-    """Yield every leaf of cattrs' tree of errors, with its place and the reason."""
+def _reason(cls: type, place: Place, why: str | BaseException) -> str:
+    """Return the reason of a problem. Raises an exception of hearth's own sections: a bug, not a mistake in the file.
+
+    That of another package's section is a reason: a reload must not end a daemon for it.
+    """
+    if isinstance(why, str):
+        return why
+    field = attrs.fields_dict(cls).get(str(place[0])) if place else None
+    section = None if field is None else field.type
+    if section is None or not attrs.has(section) or section.__module__.startswith("hearth."):
+        raise why
+    return f"cannot be read: {Raised(why)}"
+
+
+def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str | BaseException]]:
+    """Yield every leaf of cattrs' tree of errors, with its place and the reason, or the exception that is none."""
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, AttributeValidationNote):
             place = (*place, note.name)
@@ -129,7 +150,7 @@ def _problems(error: BaseException, place: Place) -> Iterator[tuple[Place, str]]
     elif isinstance(error, ConfigError):
         yield from zip(repeat(place), str(error).splitlines(), strict=False)
     else:
-        raise error  # a bug in hearth, not a mistake in the file
+        yield place, error
 
 
 def _unknown(cls: type, place: Place, name: str) -> str:

@@ -13,18 +13,19 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from attrs import Attribute, field, fields_dict, frozen, make_class
 
+from hearth._util.foreign import usable
 from hearth._util.python import vendor_entry_points
 from hearth._util.toml import show
 from hearth.config.exec import ExecTemplate
 from hearth.errors import ConfigError
-from hearth.extras import ENTRY_POINTS, OWN, Extra, extras_of
+from hearth.extras import ENTRY_POINTS, OWN, Extra, Section, extras_of
 from hearth.fields import (
     AbsolutePath,
     Choice,
@@ -425,7 +426,8 @@ class Config:
             f"[[policy]]: two entries are named {show(name)}; give one another name"
             for name in sorted({name for name in names if names.count(name) > 1})
         ]
-        wrong += [fault for section in self.extras.values() for fault in section.faults(self)]
+        for name, section in self.extras.items():
+            wrong += usable(partial(_faults, section, self), f"[{name}]")
         if wrong:
             raise ConfigError("\n".join(wrong))
 
@@ -455,6 +457,10 @@ class Config:
         from hearth.config.file import render
 
         return render(self.sections())
+
+
+def _faults(section: Section, config: Config) -> list[str]:
+    return list(section.faults(config))
 
 
 _CORE: Final = frozenset(fields_dict(Config)) - {"extras"}
@@ -521,7 +527,10 @@ class _File:
 def _file(*extras: Extra) -> type[Any]:
     """Return the class of a file that may have the sections of these extras."""
     core = fields_dict(Config)
-    classes = {extra.name: extra.load("section") for extra in extras if extra.section}
+    classes = {extra.name: extra.section_class for extra in extras if extra.section}
+    for extra in extras:
+        if extra.after not in core:
+            raise ConfigError(f"[{extra.name}]: it is written after [{extra.after}], which is no section of the core")
     members = {
         name: field(factory=classes[name], type=classes[name])
         if name in classes

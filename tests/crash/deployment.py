@@ -151,7 +151,7 @@ class Deployment:
         self.place.mkdir(parents=True)
         configured = Hearthd(
             directory,
-            f'[hcp]\nserve = false\n[files]\nwrite = ["{self.place}"]\n[limits]\nmax_sessions_per_principal = 1000\n',
+            f'[card]\n[hcp]\nserve = false\n[files]\nwrite = ["{self.place}"]\n[limits]\nmax_sessions_per_principal = 1000\n',
             audit=f'durability = "{durability}"\nrotate_bytes = {ROTATE}\ncheckpoint_every = {CHECKPOINT}',
             logs=self.logs,
         )

@@ -5,6 +5,8 @@ Sources: SAE J1939-21, 5.10 (BAM, RTS, numbers, T1 and T3); SAE J1939-71 (VI, ET
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 import hearth
@@ -59,6 +61,8 @@ LOST = {
     "nothing, and another node sends the rest": [announced(), part(1), part(2, key=0x1CEBFF08)],
     "nothing, and it is aborted": [announced(), part(1), announced(0xFF), part(2)],
     "nothing, and the number of frames does not fit its size": [announced(count=3), part(1), part(2)],
+    "nothing, and it says that it has no bytes": [announced(size=0, count=0), part(1)],
+    "nothing, and it says that it has those of one frame": [announced(size=8), part(1), part(2)],
     "nothing, and a frame is short": [announced(), part(1), Frame(key_of(0x1CEBFF07), b"\x02abc")],
     "nothing, and it is a message that the file does not have": [announced(group=0xFECA), part(1), part(2)],
 }
@@ -68,6 +72,38 @@ LOST = {
 def test_what_is_not_whole_is_no_message(case) -> None:
     assert received(*LOST[case]) == []
     assert len(received(*LOST[case], announced(), part(1), part(2))) == 1, "the next one is"
+
+
+@pytest.mark.parametrize("control", [0x11, 0x13], ids=["clears to send", "acknowledges the end"])
+def test_a_node_that_answers_another_one_in_the_middle_of_its_own_message_does_not_lose_it(control) -> None:
+    to_one = {"group": 0xEF00, "key": 0x18EC0721}
+    answer = announced(control, **to_one)
+    (whole,) = received(
+        announced(0x10, **to_one), part(1, key=0x1CEB0721), answer, part(2, key=0x1CEB0721), groups={0xEF00}
+    )
+    assert (whole.key, whole.data) == (key_of(0x18EF0721), DATA)
+
+
+def test_messages_that_nobody_ends_are_kept_no_longer_than_their_next_frame_may_take() -> None:
+    """A bus that one node fills with the beginnings of messages, of all senders to all, for 8 s."""
+    transport = Transport({0xEF00})
+
+    def begin(pair: int) -> None:
+        at = 8 * 125 * pair
+        transport.feed(announced(0x10, 1785, 255, 0xEF00, 0x1CEC0000 | pair, at))
+        for number in range(1, 8):
+            transport.feed(part(number, bytes(7), 0x1CEB0000 | pair, at + 125 * number))
+
+    tracemalloc.start()
+    try:
+        for pair in range(2_000):
+            begin(pair)
+        after_two_seconds = tracemalloc.get_traced_memory()[0]
+        for pair in range(2_000, 8_000):
+            begin(pair)
+        assert tracemalloc.get_traced_memory()[0] < 1.5 * after_two_seconds
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_long_message_is_read_by_name_and_not_sent(tmp_path) -> None:

@@ -98,7 +98,7 @@ to_toml = Config.to_toml
 PLANTED = {
     "wire": ("hearth.protocol.framing.LineFramer._overflows", lambda framer, rest: framer._pending.extend(rest)),
     "config": ("hearth.config.model.Config.to_toml", unread),
-    "board": ("hearth.tables.Table.done", lambda table: None),
+    "board": ("hearth.tables.Table.done", lambda table, **packages: None),
     "modbus": ("hearth.drivers.modbus.codec.TcpFraming._fault_of", lambda framing, unit, pdu: None),
     "amqp": ("hearth.amqp.framing.FrameReader.feed", lambda reader, data: reader._buffer.extend(data[:64])),
     "card": ("hearth.agentcard.validate._CAPABILITY", re.compile("(?s).*")),

@@ -2,13 +2,14 @@
 
 from typing import NamedTuple
 
+import h11
 import pytest
 import trio
 from support.http import Raw, hosting, passes, port_of
 from trio.testing import wait_all_tasks_blocked
 
-from hearth.actors.bridges.http.connection import KEEP_ALIVE
-from hearth.actors.bridges.http.server import HEADER_BYTES
+from hearth.actors.bridges.http.connection import GRACE, KEEP_ALIVE
+from hearth.actors.bridges.http.server import HEADER_BYTES, Framing
 from hearth.policy.principal import from_token
 
 
@@ -246,6 +247,23 @@ async def test_a_refused_body_is_not_called_for() -> None:
         assert await raw.ended() == b""
 
 
+async def test_a_body_that_comes_before_a_last_answer_is_not_parsed(monkeypatch) -> None:
+    """Two thousand chunks of a byte take forty milliseconds of the event loop; peers that are refused would get it."""
+    events, parsed = [], Framing.next_event
+    monkeypatch.setattr(Framing, "next_event", lambda framing: events.append(parsed(framing)) or events[-1])
+
+    async def refuses(_scope, _receive, send):
+        headers = [(b"content-length", b"0"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    async with hosting(refuses) as listener, await Raw.connect(port_of(listener)) as raw:
+        await raw.send(chunked(b"1\r\nx\r\n" * 2000))
+        assert (await raw.answer()).status == 401
+        assert await raw.ended() == b""
+    assert not [event for event in events if isinstance(event, h11.Data)]
+
+
 async def test_an_application_that_answers_against_the_rules_harms_only_its_own_connection(caplog) -> None:
     start = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]}
     wrong = {
@@ -286,3 +304,40 @@ async def test_a_half_sent_head_behind_an_answered_request_has_the_time_of_a_hea
         (connection,) = listener._connections
         await passes(lambda: connection.idle)
         assert connection.scope.deadline - trio.current_time() <= 30 < KEEP_ALIVE
+
+
+async def test_an_unknown_peer_that_reads_drop_by_drop_has_no_longer_than_for_its_handshake() -> None:
+    """A send is shielded from its request, and each byte that is read gives it another thirty seconds."""
+
+    async def long(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": bytes(1_000_000), "more_body": True})
+
+    async with hosting(long, handshake_timeout=0.3) as listener:
+        raw = await Raw.connect(port_of(listener), receive_buffer=4096)
+        await raw.send(get())
+        await passes(lambda: listener._connections)
+        with trio.fail_after(20):
+            await passes(lambda: not listener._connections)
+        await raw.aclose()
+
+
+async def test_a_peer_that_ends_its_side_before_it_is_let_in_has_the_time_of_one_that_has_gone() -> None:
+    begun = trio.Event()
+
+    async def known(scope, receive, _send):
+        connection = scope["state"]["connection"]
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        assert connection.let_in(from_token("hearth_known")) is None
+        begun.set()
+        await trio.sleep_forever()
+
+    async with hosting(known) as listener, await Raw.connect(port_of(listener)) as raw:
+        await raw.send(get())
+        await raw.stream.send_eof()
+        await begun.wait()
+        (connection,) = listener._connections
+        assert connection.scope.deadline - trio.current_time() <= GRACE
+        connection.cut()

@@ -281,7 +281,11 @@ def test_the_wheel_has_every_module_board_capability_and_the_marker_for_types_an
     skeleton = {f"hearth/cli/skeleton/{name}.txt" for name in ("capability", "test")}
     pages = ROOT / "actors" / "bridges" / "http" / "ui"
     page = {f"hearth/actors/bridges/http/ui/{file.relative_to(pages)}" for file in pages.rglob("*") if file.is_file()}
-    assert names == expected | boards | skeleton | page | {"hearth/py.typed", "hearth/mcp/families.json"}
+    assert names == expected | boards | skeleton | page | {
+        "hearth/__init__.pyi",
+        "hearth/py.typed",
+        "hearth/mcp/families.json",
+    }
     # A link in the tree, to the client that is published.
     client = zipfile.ZipFile(wheel).read("hearth/actors/bridges/http/ui/hacp.js")
     assert client == (ROOT / "packaging" / "npm" / "hacp.js").read_bytes()

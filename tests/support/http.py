@@ -276,7 +276,7 @@ async def served(directory, http=None, *, policy=POLICY, **limits):
         yield server
 
 
-def listener_of(app, *, certificates=None, send_timeout=30):
+def listener_of(app, *, certificates=None, handshake_timeout=30, send_timeout=30):
     """hearth's HTTP listener on a port of its own, with this ASGI application for all requests."""
 
     @asynccontextmanager
@@ -287,7 +287,7 @@ def listener_of(app, *, certificates=None, send_timeout=30):
         tcp.bind("http", LISTEN),
         certificates,
         opened,
-        handshake_timeout=30,
+        handshake_timeout=handshake_timeout,
         send_timeout=send_timeout,
         report=lambda *_: None,
         count=nullcontext,

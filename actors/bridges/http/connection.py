@@ -52,13 +52,15 @@ class PeerConnection:
         self.idle = True
         """True while no request is under way."""
         self.sending: trio.CancelScope | None = None
-        """The scope of a send under way; only `cut` cancels it."""
+        """The scope of the last send; only `cut` and its deadline cancel it."""
         self._settled = settled
         self._limiter = limiter
         self._timeout = timeout
         self._inside: Principal | None = None
         self._local: Principal | None = None
         self._finishing = False
+        self._latest = math.inf
+        """The time at which it ends, whatever is under way: its peer has gone."""
 
     @property
     def unknown_peer(self) -> bool:
@@ -87,7 +89,7 @@ class PeerConnection:
             self._settled()
             self._limiter.enter(principal)
             self._inside = principal
-            self.scope.deadline = math.inf
+            self.scope.deadline = self._latest
         return refusal
 
     def stay(self) -> None:
@@ -105,7 +107,21 @@ class PeerConnection:
         """Note that a request's headers are complete."""
         self.idle = False
         if not self.unknown_peer:
-            self.scope.deadline = math.inf
+            self.scope.deadline = self._latest
+
+    def gone(self) -> None:
+        """Note that the peer has gone: requests under way, and those that it has sent, have GRACE for all together."""
+        self._latest = min(self._latest, trio.current_time() + GRACE)
+        self.close_within(GRACE)
+
+    def shielded(self) -> trio.CancelScope:
+        """Return a scope for a send, which its request does not end; an unknown peer has no more time for that either.
+
+        A peer that reads a byte now and then would keep its slot otherwise: each byte begins the send timeout again.
+        """
+        deadline = self.scope.deadline if self.unknown_peer else math.inf
+        self.sending = trio.CancelScope(shield=True, deadline=deadline)
+        return self.sending
 
     def answered(self) -> None:
         """Note that no request is under way any more."""

@@ -7,6 +7,7 @@ client's input. So the number of series depends on the board alone.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from hearth.actors.metrics import Metrics
     from hearth.actors.runtime import Runtime
-    from hearth.actors.service import Figure
+    from hearth.actors.service import Figure, Service
 
 PATH: Final = "/metrics"
 OPEN_METRICS: Final = "application/openmetrics-text"
@@ -91,7 +92,7 @@ class RuntimeCollector(Collector):
         yield from self._audit(metrics)
         yield from self._clients(metrics)
         for name, service in self._runtime.extras.items():
-            yield from (_metric(name, figure) for figure in service.figures())
+            yield from self._runtime.ask_extra(name, partial(_figures, name, service)) or ()
 
     def _work(self, metrics: Metrics) -> Iterator[Metric]:
         tasks = CounterMetricFamily("hearth_tasks", "Tasks that have ended, by status", labels=["status"])
@@ -190,9 +191,13 @@ class RuntimeCollector(Collector):
         yield from (connected, opened)
 
 
+def _figures(extra: str, service: Service) -> list[Metric]:
+    return [_metric(extra, figure) for figure in service.figures()]
+
+
 def _metric(extra: str, figure: Figure) -> Metric:
     family = CounterMetricFamily if figure.counter else GaugeMetricFamily
-    return family(f"hearth_{extra}_{figure.name}", figure.help, figure.value)
+    return family(f"hearth_{extra}_{figure.name}", figure.help, float(figure.value))
 
 
 def _events(metrics: Metrics) -> Iterator[Metric]:

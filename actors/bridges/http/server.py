@@ -12,7 +12,7 @@ http.disconnect. A request whose body is not here in full when its answer ends c
 after which h11 takes no other one.
 
 Cancellation: each wait of `receive`, and the wait for the turn to send, may be cancelled, and nothing is lost. A send
-that has begun is shielded from its request; only `PeerConnection.cut` ends it. An exception of the application ends its
+that has begun is shielded from its request; only `PeerConnection` ends it. An exception of the application ends its
 request, and with it the connection unless the answer was complete.
 
 This module does not know routes, principals or deadlines: `PeerConnection` hears of bytes, requests and answers, and
@@ -31,7 +31,6 @@ from urllib.parse import unquote
 import h11
 import trio
 
-from hearth.actors.bridges.http.connection import GRACE
 from hearth.actors.listeners.accept import FOLDED, has_body, values
 from hearth.actors.supervisor import contain
 from hearth.actors.transport import CLOSING
@@ -196,15 +195,13 @@ class HttpConnection:
                 if data:
                     self._connection.note_data()
                 else:
-                    self._connection.close_within(GRACE)
+                    self._connection.gone()
             self._changed.unpark_all()
 
     async def _serve(self, addresses: dict[str, tuple[str, int]]) -> bool:
         """Answer requests until the connection takes no other one; return True for one that `upgrades` claims."""
         while (request := await self._request()) is not None:
             self._connection.begun()
-            if self._ended:
-                self._connection.close_within(GRACE)
             upgrades, self._upgrades = self._upgrades, None
             if upgrades is not None and upgrades(request):
                 return True
@@ -261,6 +258,8 @@ class HttpConnection:
         return body
 
     def _reusable(self) -> bool:
+        if self._http.our_state is not h11.DONE:  # the answer is the last one, or was not sent whole
+            return False
         try:
             # The application may have left a body that is there. One that is still coming is not waited for.
             self._body()
@@ -326,14 +325,14 @@ class HttpConnection:
             data = b"".join(filter(None, map(self._bytes_of, (*held, *events))))
             sent = False
             with (
-                trio.CancelScope(shield=True) as self._connection.sending,
+                self._connection.shielded(),
                 suppress(trio.BrokenResourceError, trio.ClosedResourceError),
             ):
                 await self._stream.send_all(data)
                 sent = True
             if not sent:
                 self._cut = True
-                self._connection.close_within(GRACE)
+                self._connection.gone()
         self._changed.unpark_all()
 
     def _bytes_of(self, event: h11.Event) -> bytes | None:

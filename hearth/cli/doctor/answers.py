@@ -8,10 +8,12 @@ from hearth.cli.common import Options, session
 from hearth.cli.doctor.check import Check
 from hearth.cli.doctor.confinement import daemon_checks, look_at_daemon
 from hearth.errors import CarrierError, ConfigError, RpcError
-from hearth.extras import extras_of
+from hearth.extras import RESERVED, extras_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from hearth.extras import Extra
 
 
 DAEMON = "daemon"
@@ -46,13 +48,19 @@ def board_checks(board: Mapping[str, Any]) -> Iterator[Check]:
     yield from _buses(health.get("buses", {}))
     yield from _halt(health.get("halt") or {})
     yield from map(_undriven, board.get("undriven", ()))
-    for extra in extras_of(health):
+    for extra in extras_of(health.keys() - RESERVED):
         if extra.finding and (state := health.get(extra.name)) is not None:
-            try:
-                yield Check(*extra.told("finding", state))
-            except ConfigError as error:
-                yield Check("WARN", extra.name, str(error), "the package of this extra has to be repaired")
+            yield _found(extra, state)
     yield from _audit(health.get("audit") or {})
+
+
+def _found(extra: Extra, state: Mapping[str, Any]) -> Check:
+    if (crashed := state.get("crashed")) is not None:
+        return Check("FAIL", extra.name, f"it crashed: {crashed}", "the daemon's log has the traceback")
+    try:
+        return Check(*extra.call("finding", state))
+    except ConfigError as error:
+        return Check("FAIL", extra.name, str(error), "tell its vendor")
 
 
 def _buses(buses: Mapping[str, Any]) -> Iterator[Check]:
