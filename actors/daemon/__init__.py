@@ -83,7 +83,8 @@ def load_ahead(runtime: Runtime) -> None:
 
     From here on the event loop makes no call that a disk can hold up.
     """
-    import_module("difflib")
+    for name in ("difflib", "hearth.audit.verify"):
+        import_module(name)
     runtime.tell_extras("ahead")
     remember(0, os.geteuid())
 

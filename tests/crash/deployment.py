@@ -151,7 +151,8 @@ class Deployment:
         self.place.mkdir(parents=True)
         configured = Hearthd(
             directory,
-            f'[card]\n[hcp]\nserve = false\n[files]\nwrite = ["{self.place}"]\n[limits]\nmax_sessions_per_principal = 1000\n',
+            "[card]\n[hcp]\nserve = false\n[limits]\nmax_sessions_per_principal = 1000\n"
+            f'[files]\nwrite = ["{self.place}"]\n',
             audit=f'durability = "{durability}"\nrotate_bytes = {ROTATE}\ncheckpoint_every = {CHECKPOINT}',
             logs=self.logs,
         )
