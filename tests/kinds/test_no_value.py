@@ -15,10 +15,15 @@ from attrs import evolve, frozen
 from support.world import OPEN, BoardWorld, running
 
 from hearth import Expect, step
-from hearth.actors.bridges.http.metrics import RuntimeCollector
 from hearth.cli import status
 from hearth.drivers.can.driver import Frame
 from hearth.errors import InterlockOpen
+
+pytest.importorskip("mcp", reason="the faces that show a value: pip install 'hearthd[http,mcp]'")
+
+from support.mcp import mcp_client
+
+from hearth.actors.bridges.http.metrics import RuntimeCollector
 
 DBC = """VERSION ""
 NS_ :
@@ -215,8 +220,6 @@ async def test_none_is_null_for_a_model_and_no_metric(case, open_cell):
     source = SOURCES[case]
     async with open_cell() as (world, session):
         await read(session, source, world, source.none)
-        from support.mcp import mcp_client  # the suite of kinds runs without the SDK too, but for this
-
         async with mcp_client(world.sessions(), "auto") as client:
             result = await client.call_tool("signal_read", {"name": source.name})
         assert not result.is_error
