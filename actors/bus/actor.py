@@ -50,14 +50,7 @@ from hearth.actors.bus.threads import ThreadLanes
 from hearth.actors.bus.transactions import Transactions
 from hearth.actors.bus.workers import CLOSE_LIMIT, close_driver, open_driver
 from hearth.drivers.base import BaseDriver, Style
-from hearth.errors import (
-    DeviceError,
-    HearthError,
-    InvalidParams,
-    LimitViolated,
-    ResourceBusy,
-    RpcError,
-)
+from hearth.errors import DeviceError, HearthError, InvalidParams, LimitViolated, ResourceBusy, RpcError
 from hearth.tools import KnownOutputs, OutputState
 
 if TYPE_CHECKING:
@@ -125,13 +118,12 @@ class Bus:
         parts = (self._queue, driver, self._current, self._transactions, self)
         threads = driver.style is Style.THREAD
         self._lanes: Lanes = ThreadLanes(*parts, held=self._driven.holders) if threads else TaskLanes(*parts)
-        self._abandoned = False
+        self._abandoned = self._given_up = False
         self._loops: list[LoopThread] = []
         # The waits of `take_back`, which `abandon` ends.
         self._pauses: set[trio.CancelScope] = set()
-        self._given_up = False
 
-    # --- called by requesters: the outputs file
+    # --- called by requesters: outputs file, admission, leases, safe states, health
 
     async def list_output(self, ticket: Ticket) -> None:
         """Have the output that a ticket drives written down; call it before `request`, and `unlist_output` at the end.
@@ -146,8 +138,6 @@ class Bus:
         if ticket.listed:
             ticket.listed = False
             self._driven.retract(ticket.drives)
-
-    # --- called by requesters, synchronous: admission, leases, safe states, health
 
     def request(self, ticket: Ticket, *, no_wait: bool = False) -> Ticket:
         """Queue a ticket; its requester then awaits `ticket.get()`.
@@ -546,8 +536,6 @@ class Bus:
         self.state, self.reason = "closed", self.reason or "the runtime ended before it was open"
         self._refuse_queued(for_good=True)
         self._lanes.give_up()
-
-    # --- transactions past their limit
 
     def overdue(self, ticket: Ticket) -> None:
         """Note that a transaction is past its limit. A pool serves on while one of its lanes is free."""

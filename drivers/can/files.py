@@ -88,9 +88,7 @@ def read_messages(path: Path, bus: str, encoding: str | None = None) -> Contents
             f"can {bus}: dbc: reading {path.name} needs cantools; `pip install 'hearthd[can]'`, or send and read by id"
         ) from None
     text = _decoded(data, encoding)
-    if absurd := _ABSURD.search(text):
-        line = text.count("\n", 0, absurd.end()) + 1
-        raise ConfigError(f"{place}: line {line}: no message has {absurd[1]} bits or bytes; correct the file")
+    _refuse_absurd(text, place)
 
     def load(text: str, *, strict: bool = False) -> Any:
         try:
@@ -113,6 +111,12 @@ def read_messages(path: Path, bus: str, encoding: str | None = None) -> Contents
         cure = "correct the file, or send and read by id"
         raise ConfigError(f"{place} has no message that can be used: {contents.flaws[0]}; {cure}")
     return contents
+
+
+def _refuse_absurd(text: str, place: str) -> None:
+    if absurd := _ABSURD.search(text):
+        line = text.count("\n", 0, absurd.end()) + 1
+        raise ConfigError(f"{place}: line {line}: no message has {absurd[1]} bits or bytes; correct the file")
 
 
 def _format(path: Path, place: str) -> str:

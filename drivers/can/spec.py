@@ -140,18 +140,7 @@ def parse_can(table: Table) -> CanSpec:
     filters = tuple([_filter(entry) for entry in table.tables("filters")])
     if len(filters) > _MOST_FILTERS:
         table.fault("filters", f"the kernel takes at most {_MOST_FILTERS}")
-    limits: dict[str, SignalLimit] = {}
-    levels: dict[str, dict[str, float]] = {"safe": {}, "idle": {}}
-    codes: dict[str, Codes] = {}
-    for name, entry in table.named("signals"):
-        given, told = entry.given(_LEVELS), entry.given(Codes)
-        for key, level in given.items():
-            levels[key][name] = level
-        if told:
-            codes[name] = Codes(**told)
-            check_valid(entry, codes[name].valid)
-        if (limit := _limit(name, entry, needed=not (given or told))) is not None:
-            limits[name] = limit
+    signals = _signals(table)
     _check_encoding(table, values)
     if "dbc" not in values:
         if "signals" in table.content:
@@ -159,8 +148,23 @@ def parse_can(table: Table) -> CanSpec:
         if values.get("scope") == "declared":
             table.fault("scope", '"declared" allows the messages of a DBC file alone; name it with `dbc`')
     table.done()
-    values |= {"filters": filters, "limits": limits, "codes": codes, "nodes": tuple(nodes or ()), **levels}
+    values |= {"filters": filters, "nodes": tuple(nodes or ()), **signals}
     return CanSpec(bus, driver, interface or bus, **values)
+
+
+def _signals(table: Table) -> dict[str, dict[str, Any]]:
+    """Return limits, codes, and safe and idle levels of the entries of `signals`, by their names."""
+    read: dict[str, dict[str, Any]] = {"limits": {}, "codes": {}, "safe": {}, "idle": {}}
+    for name, entry in table.named("signals"):
+        given, told = entry.given(_LEVELS), entry.given(Codes)
+        for key, level in given.items():
+            read[key][name] = level
+        if told:
+            read["codes"][name] = Codes(**told)
+            check_valid(entry, read["codes"][name].valid)
+        if (limit := _limit(name, entry, needed=not (given or told))) is not None:
+            read["limits"][name] = limit
+    return read
 
 
 def _check_encoding(table: Table, values: Mapping[str, Any]) -> None:

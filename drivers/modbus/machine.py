@@ -121,18 +121,26 @@ def _quirk(at: str, spec: ModbusSpec) -> Iterator[ProfileProblem]:
     yield from (ProfileProblem(at, "warn", *one) for one in advice)
     if advice or fault is None:
         return
-    if not fault or spec.driver == "rtu":
-        for other, key, told, cure in _others(spec, device):
-            with suppress(RpcError):  # a port that does not have these settings
-                if _tried(other, device, register)[0] is None:
-                    yield ProfileProblem(f"{at}.{key}", "warn", told, cure)
-                    return
+    if (not fault or spec.driver == "rtu") and (answered := _answered(spec, device, register)) is not None:
+        key, told, cure = answered
+        yield ProfileProblem(f"{at}.{key}", "warn", told, cure)
+        return
     if fault:
         yield ProfileProblem(at, "warn", f"{device.name} is not understood: {fault}")
         return
     told = f"{device.name} (unit {device.unit}) does not answer a read within {spec.timeout_ms:g} ms"
     cure = f"is it on{', set to RTU' if spec.driver == 'rtu' else ''}, and is its unit right?"
     yield ProfileProblem(at, "warn", told, cure)
+
+
+def _answered(spec: ModbusSpec, device: ModbusDevice, register: ModbusRegister) -> tuple[str, str, str] | None:
+    """Return the key, the finding and the cure of the first other setting with which a device answers, or None."""
+    for other, *found in _others(spec, device):
+        with suppress(RpcError):  # a port that does not have these settings
+            if _tried(other, device, register)[0] is None:
+                key, told, cure = found
+                return key, told, cure
+    return None
 
 
 _BAUDS: Final = (9_600, 19_200, 38_400, 57_600, 115_200)
