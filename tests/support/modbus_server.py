@@ -124,8 +124,13 @@ class Quirky:
             while answered != self.answers and (data := connection.recv(300)):
                 whole = checked(data[:-2]) == data if self.rtu else data[2:4] == b"\0\0" and len(data) == 6 + data[5]
                 if whole and time.monotonic() >= deaf_until:
-                    connection.sendall(self._answer(data))
                     answered += 1
+                    if answered == self.answers:
+                        # The end travels with the answer: who has the one can know of the other.
+                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+                    connection.sendall(self._answer(data))
+                    if answered == self.answers:
+                        connection.shutdown(socket.SHUT_WR)
 
     def _answer(self, data):
         if self.rtu:
