@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import orjson
 import trio
 
+from hearth._util.foreign import EndAsked
 from hearth.actors.listeners.accept import MOST_HALTING, RESERVED
 from hearth.audit.record import timestamp
 from hearth.config.model import halt_socket
@@ -241,7 +242,7 @@ class Signals:
             if asked is RELOAD:
                 # Nothing has been read yet that could be out of date.
                 return
-            raise SystemExit(0)
+            raise EndAsked(0)
         if not self._over:
             self._arrived.append(asked)
             if self._token is not None:

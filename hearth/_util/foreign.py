@@ -22,10 +22,16 @@ class Raised(Exception):
         self.error = error
 
 
+class EndAsked(SystemExit):
+    """Raised by the handler of a signal that ends the process: it is not of the code that happens to run."""
+
+
 def called(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what a function returns. Raises Raised for every exception of it, and for its SystemExit."""
     try:
         return function(*args, **kwargs)
+    except EndAsked:
+        raise
     except (Exception, SystemExit) as error:
         raise Raised(error) from error
 
@@ -34,6 +40,8 @@ async def awaited(result: Awaitable[T]) -> T:
     """Return what an awaitable returns. Raises Raised as `called`; a cancellation passes."""
     try:
         return await result
+    except EndAsked:
+        raise
     except (Exception, SystemExit) as error:
         raise Raised(error) from error
 

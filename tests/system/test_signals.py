@@ -12,7 +12,10 @@ import time
 import pytest
 from support.hearthd import Hearthd, Peer, listens, submission
 
+from hearth._util.foreign import usable
+from hearth.actors.daemon.process import Signals
 from hearth.audit.verify import verify
+from hearth.errors import ConfigError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unmeasured")]
 
@@ -110,6 +113,16 @@ def test_a_signal_during_the_start_ends_it_or_is_obeyed_when_it_is_up(hearthd, t
         assert process.returncode in (0, -signal.SIGTERM)
         assert "Traceback" not in said
         assert not running.audit.exists() or verify([running.audit]).ok
+
+
+def test_a_signal_that_meets_code_of_a_package_during_the_start_is_not_taken_for_its_exception(monkeypatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    handle = Signals()._handle
+    with pytest.raises(SystemExit) as ended:
+        usable(lambda: handle(signal.SIGTERM, None), "[lamp]")
+    assert ended.value.code == 0
+    with pytest.raises(ConfigError, match=r"\[lamp\] cannot be used: SystemExit"):
+        usable(lambda: sys.exit(1), "[lamp]")
 
 
 @pytest.mark.proof
