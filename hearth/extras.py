@@ -195,9 +195,9 @@ class Extra:
         place = f"[{self.place or self.name}] {asking if key is None else key}".rstrip()
         return f"{place}: {self.absence(missing[0])}"
 
-    def absence(self, package: str) -> str:
-        """Return the sentence about a missing package, with the cure."""
-        return f"{self.lacks or f'{package} is not installed'}; {self.cure}"
+    def absence(self, package: str, where: str = "") -> str:
+        """Return the sentence about a package that is missing, here or `where`, with the cure."""
+        return f"{self.lacks or f'{package} is not installed'}{where}; {self.cure}"
 
     @property
     def cure(self) -> str:
@@ -208,7 +208,7 @@ class Extra:
         """Return the reason of a daemon, or of a runtime in a program, that does not serve it, for its callers."""
         why = f"[{self.name}] serve = false"
         for package in self.missing()[:1]:
-            why = f"{self.lacks or f'{package} is not installed'} where it runs; {self.cure}"
+            why = self.absence(package, " where it runs")
         return f"this {by} takes no {self.name.upper()} messages: {why}"
 
     def _asked(self, config: Any) -> tuple[bool | None, str]:

@@ -64,7 +64,7 @@ def signal_rows(state: Mapping[str, Any], *, known: bool = False) -> list[Row]:
 
 def _was_none(signal: Mapping[str, Any]) -> bool:
     """Return True for a signal that was read, and had no value."""
-    return (signal["quality"], signal["why"] == NOT_ASKED) == ("none", False)
+    return bool(signal["quality"] == "none" and signal["why"] != NOT_ASKED)
 
 
 def _in_unit(signal: Mapping[str, Any], member: str) -> str:

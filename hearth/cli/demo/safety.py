@@ -37,6 +37,13 @@ MOVES_MS = 20_000
 """Milliseconds within which a line must go to a level."""
 
 
+async def _refused(stage: Stage, session: ClientSession, tool: str, **args: Any) -> RpcError | None:
+    """Make a call that the daemon refuses, show the refusal, and return it; None if it runs."""
+    refusal = await refusal_of(session, tool, **args)
+    stage.happened(cut(f"{tool}: {refusal_text(refusal)}"))
+    return refusal
+
+
 @asynccontextmanager
 async def _seen(session: ClientSession, line: str, value: int) -> AsyncIterator[list[str]]:
     """Watch a line before the block moves it, and wait until it goes to `value`; the list gets how long that took."""
@@ -61,8 +68,7 @@ async def a_limit(stage: Stage, client: Client, _place: DemoFolder) -> None:
         "switches it on and does nothing more:"
     )
     async with client.open_session(client_name="hearth demo") as session:
-        refusal = await refusal_of(session, "gpio.pulse", line="HEATER", value=1, duration_ms=5000)
-        stage.happened(cut(f"gpio.pulse: {refusal_text(refusal)}"))
+        refusal = await _refused(stage, session, "gpio.pulse", line="HEATER", value=1, duration_ms=5000)
         stage.claim(
             "the pulse is refused before it begins",
             isinstance(refusal, LimitViolated) and await level(session, "HEATER") == 0,
@@ -70,8 +76,7 @@ async def a_limit(stage: Stage, client: Client, _place: DemoFolder) -> None:
         async with _seen(session, "HEATER", 0) as took:
             await session.run("gpio.set", line="HEATER", value=1)
         stage.claim("the daemon switches the heater off by itself", await level(session, "HEATER") == 0, took[0])
-        refusal = await refusal_of(session, "gpio.set", line="HEATER", value=1)
-        stage.happened(cut(f"gpio.set: {refusal_text(refusal)}"))
+        refusal = await _refused(stage, session, "gpio.set", line="HEATER", value=1)
         wait_ms = (refusal.data or {}).get("retry_after_ms", 0) if refusal is not None else 0
         stage.claim(
             "to switch it on again is refused, with the time to wait",
@@ -90,8 +95,7 @@ async def an_interlock(stage: Stage, client: Client, place: DemoFolder) -> None:
     async with client.open_session(client_name="hearth demo") as session:
         async with _seen(session, "DOOR", 1):
             place.press("DOOR open")
-        refusal = await refusal_of(session, "gpio.set", line=PUMP, value=1)
-        stage.happened(cut(f"gpio.set: {refusal_text(refusal)}"))
+        refusal = await _refused(stage, session, "gpio.set", line=PUMP, value=1)
         stage.claim(
             "refused while the door is open, and the pump does not run",
             isinstance(refusal, InterlockOpen) and await level(session, PUMP) == 0,
@@ -127,8 +131,7 @@ async def a_halt(stage: Stage, client: Client, place: DemoFolder) -> None:
         stage.happened(f"halted by {state.by}: {state.reason}")
         stage.claim("the pump stops", await level(session, PUMP) == 0, took[0])
         stage.claim("the halt is on the disk, and outlives the daemon", state.latched and place.latch.exists())
-        refusal = await refusal_of(session, "gpio.set", line=SAFE_LINE, value=1)
-        stage.happened(cut(f"gpio.set: {refusal_text(refusal)}"))
+        refusal = await _refused(stage, session, "gpio.set", line=SAFE_LINE, value=1)
         stage.claim("nothing is driven any more", isinstance(refusal, Halted) and await level(session, WIRED_TO) == 0)
         tank = await session.run("hw.sensor.read", sensor="tank")
         stage.claim("reads go on", tank["unit"] == "percent", f"the tank is at {tank['value']:.1f} %")
